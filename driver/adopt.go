@@ -93,7 +93,7 @@ func restored(c checkpoint.Config, cfg *drivers.TaskConfig) (private.Restored, e
 	if err != nil {
 		return nil, err
 	}
-	there, err := files.Look()
+	there, err := files.Scan()
 	return files.Sizes(there), errors.Join(err, files.Close())
 }
 

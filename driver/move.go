@@ -174,7 +174,7 @@ func (d *Driver) prepareMove(t *task) error {
 	if err != nil {
 		return fmt.Errorf("ebbtide: %w", err)
 	}
-	before, err := files.Look()
+	before, err := files.Scan()
 	if err != nil {
 		return errors.Join(fmt.Errorf("ebbtide: %w", err), files.Close())
 	}

@@ -188,7 +188,7 @@ func TestMove_fails(t *testing.T) {
 	m := newMoving(t)
 	m.held.checkpoint.Timeout = time.Second
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
-	message(t, m.messages, "not ready to be moved, and runs on: SIGUSR1 was sent and waited for 1s: nothing matches /alloc/data/ckpt-*")
+	message(t, m.messages, "not ready to be moved, and runs on: SIGUSR1 was sent and waited for 1s: no file matches /alloc/data/ckpt-*")
 	must.Eq(t, "runs", m.fridge.is())
 	<-m.inner.signals
 

@@ -391,8 +391,8 @@ func (d *Driver) reap(s *setup, e *engine.DockerEngine) {
 			nodeID, allocs, tracked := d.tracked()
 			removed, err := e.Reap(s.ctx, engine.ReapOptions{
 				NodeID: nodeID, All: d.name == DockerName, Tracked: tracked,
-				Ended: func(id string) bool { return ended(allocs, id, seen) },
-				Grace: s.grace, DryRun: s.dryRun,
+				AllocEnded: func(id string) bool { return ended(allocs, id, seen) },
+				Grace:      s.grace, DryRun: s.dryRun,
 			}, now)
 			for _, id := range removed {
 				d.logger.Info("removed a container that no task tracks", "container_id", id, "dry_run", s.dryRun)

@@ -319,13 +319,13 @@ func (c *checker) checkWaiting(waits bool) {
 	}
 	const field = "constraint"
 	switch {
-	case !waits && c.job.Meta[options.KeyWaits] == "true":
-		c.add(Warning, s, s.find("meta", options.KeyWaits), "meta."+options.KeyWaits, "the job does not wait for the shim: it needs constraint { attribute = %q, value = \"released\" }, too", cluster.Hold)
+	case !waits && c.job.Meta[options.KeyPlacementHold] == "true":
+		c.add(Warning, s, s.find("meta", options.KeyPlacementHold), "meta."+options.KeyPlacementHold, "the job does not wait for the shim: it needs constraint { attribute = %q, value = \"released\" }, too", cluster.Hold)
 	case !waits:
 	case c.job.IsPeriodic() || c.job.IsParameterized():
 		c.add(Warning, s, s.find(field), field, "it waits for ever: what a periodic or parameterized job makes cannot be let run by the shim; take the constraint %s out", cluster.Hold)
 	case !seen:
-		c.add(Warning, s, s.find(field), field, "it waits for ever: the shim does not see the job; set %s = \"true\" in the meta of the job itself", options.KeyWaits)
+		c.add(Warning, s, s.find(field), field, "it waits for ever: the shim does not see the job; set %s = \"true\" in the meta of the job itself", options.KeyPlacementHold)
 	case len(c.job.TaskGroups) != 1 || c.job.TaskGroups[0].Count != nil && *c.job.TaskGroups[0].Count != 1:
 		c.add(Warning, s, s.find(field), field, "the shim places only jobs with one group, of count 1: this one runs where Nomad places it")
 	}

@@ -67,7 +67,7 @@ func (p place) write(t *testing.T, name, text string) {
 
 func (p place) look(t *testing.T) State {
 	t.Helper()
-	s, err := p.files.Look()
+	s, err := p.files.Scan()
 	must.NoError(t, err)
 	return s
 }
@@ -120,7 +120,7 @@ func TestWait_directory(t *testing.T) {
 	must.Eq(t, Saved{Path: "/alloc/data/ckpt-1", Bytes: 9}, p.wait(t, before))
 }
 
-// Of several the one that was written last: trainers keep the last few.
+// The one written last: trainers keep several.
 func TestWait_several(t *testing.T) {
 	p := newPlace(t)
 	before := p.look(t)
@@ -142,15 +142,15 @@ func TestWait_fails(t *testing.T) {
 		must.ErrorIs(t, err, context.DeadlineExceeded)
 		must.ErrorContains(t, err, want)
 	}
-	fails(p.look(t), "nothing matches /alloc/data/ckpt-*")
+	fails(p.look(t), "no file matches /alloc/data/ckpt-*")
 	p.write(t, "ckpt-1", "old")
-	fails(p.look(t), "none of the 1 that match /alloc/data/ckpt-* is new")
+	fails(p.look(t), "none of the 1 files that match /alloc/data/ckpt-* is new")
 	before := p.look(t)
 	p.write(t, "ckpt-2", "")
 	fails(before, "was still being written, or is empty")
 }
 
-// A link that leads out of the task's directory shows nothing of what is there.
+// A link out of the task's directory shows nothing of its target.
 func TestLook_link(t *testing.T) {
 	p := newPlace(t)
 	outside := filepath.Join(t.TempDir(), "secret")
@@ -161,8 +161,7 @@ func TestLook_link(t *testing.T) {
 	}
 }
 
-// What is named without a wildcard is whole when it is closed or renamed; it need not be
-// looked at again and again.
+// A path without wildcards is complete when closed or renamed, without polling.
 func TestWait_closed(t *testing.T) {
 	p := newPlace(t)
 	p.files = open(t, config("/alloc/data/model.ckpt"), Dirs{Alloc: filepath.Dir(p.dir)})
@@ -181,7 +180,7 @@ func TestWait_closed(t *testing.T) {
 			p.write(t, "tmp", "whole")
 			_ = os.Rename(filepath.Join(p.dir, "tmp"), name)
 		},
-		func() { // a directory that is renamed is whole, too
+		func() { // a renamed directory is complete, too
 			_ = os.Remove(name)
 			p.write(t, "next/weights", "in a directory")
 			_ = os.Rename(filepath.Join(p.dir, "next"), name)
@@ -192,7 +191,7 @@ func TestWait_closed(t *testing.T) {
 		must.Eq(t, Saved{Path: "/alloc/data/model.ckpt", Bytes: []int64{10, 5, 14}[i]}, p.wait(t, before))
 	}
 	// An empty one is not.
-	p.files.every = Stable / looks
+	p.files.every = Stable / scans
 	must.NoError(t, os.RemoveAll(name))
 	before := p.look(t)
 	p.write(t, "model.ckpt", "")
@@ -201,7 +200,7 @@ func TestWait_closed(t *testing.T) {
 	_, err := p.files.Wait(ctx, before)
 	must.ErrorContains(t, err, "was still being written, or is empty")
 
-	// A directory that is not there yet cannot be watched: it is looked at.
+	// A missing directory cannot be watched, and is polled.
 	p.files = open(t, config("/alloc/data/later/model.ckpt"), Dirs{Alloc: filepath.Dir(p.dir)})
 	before = p.look(t)
 	p.write(t, "later/model.ckpt", "abc")

@@ -18,16 +18,16 @@ import (
 	"github.com/ebbtide/ebbtide/internal/optin"
 )
 
-// Keys of a job's meta that Ebbtide reads. Meta of job, group and task is merged
-// by Nomad, the task's winning. Prefix is that of all of them.
+// Keys of a job's meta. Nomad merges the meta of job, group and task; the task's wins.
+// Prefix starts all of them.
 const (
-	Prefix     = "ebbtide_"
-	KeyGoal    = "ebbtide_goal"
-	KeyMetric  = "ebbtide_metric"
-	keyMigrate = optin.Migrate
-	KeyWaits   = "ebbtide_hold" // the shim's
-	keyAdopt   = "ebbtide_adopt"
-	keyOften   = optin.Cooldown // the shim's
+	Prefix           = "ebbtide_"
+	KeyGoal          = "ebbtide_goal"
+	KeyMetric        = "ebbtide_metric"
+	keyMigrate       = optin.Migrate
+	KeyPlacementHold = "ebbtide_hold" // the shim's
+	keyAdopt         = "ebbtide_adopt"
+	keyCooldown      = optin.Cooldown // the shim's
 	// The device plugin's.
 	keyGPU        = "ebbtide_gpu_"
 	KeyGPUMemory  = keyGPU + "memory"
@@ -43,14 +43,14 @@ const (
 	keyEpochs     = "ebbtide_total_epochs"
 )
 
-// MetaKeys lists them, for error messages.
+// MetaKeys lists them for error messages.
 func MetaKeys() []string {
-	return []string{KeyAcceptable, keyAdopt, keyOften, KeyGoal, keyGPUGroup, keyGPUInput, KeyGPUMemory, KeyWaits, keyLimit, KeyMetric, keyMigrate, KeyObjective, keyPriority, KeyQoE, KeyTargetHold, keyEpochs, keySteps}
+	return []string{KeyAcceptable, keyAdopt, keyCooldown, KeyGoal, keyGPUGroup, keyGPUInput, KeyGPUMemory, KeyPlacementHold, keyLimit, KeyMetric, keyMigrate, KeyObjective, keyPriority, KeyQoE, KeyTargetHold, keyEpochs, keySteps}
 }
 
-// Key is the key as which Ebbtide reads one of a job's meta; false if it is none of its own.
-// In the environment, where the driver finds them, Nomad puts each key twice, once in upper
-// case, and replaces what a variable's name must not have.
+// Key normalises a meta key; false if it is not Ebbtide's. In the environment, the
+// driver's source, Nomad has each key twice, once in upper case, and replaces
+// characters that are invalid in a variable's name.
 func Key(name string) (key string, ours bool) {
 	key = strings.Map(func(r rune) rune {
 		if r == '_' || 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {
@@ -109,11 +109,11 @@ func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 			errs.Add("meta."+key, "%v", err)
 		}
 		o.Migrate = slices.Contains(policies, optin.SpeConMigrate)
-	case keyOften:
+	case keyCooldown:
 		if _, err := optin.ReadCooldown(value); err != nil {
 			errs.Add("meta."+key, "%v", err)
 		}
-	case KeyWaits:
+	case KeyPlacementHold:
 		if value != "true" && value != "false" {
 			errs.Add("meta."+key, `must be "true" or "false", got %q`, value)
 		}
@@ -158,7 +158,7 @@ const (
 	maxTotal = 1e12 // bounds ebbtide_total_steps and ebbtide_total_epochs
 )
 
-// seconds reads a time > 0: a number of seconds, or a duration with its unit.
+// seconds parses a time > 0: a number of seconds, or a duration with unit.
 func seconds(text string) (float64, error) {
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil {
@@ -174,7 +174,8 @@ func seconds(text string) (float64, error) {
 	return v, nil
 }
 
-// WithoutSeat returns the keys that are of no use to a task without a seat on a shared card.
+// WithoutSeat returns the keys that have no effect on a task without a seat on a shared
+// card.
 func WithoutSeat(meta map[string]string) (keys []string) {
 	for key := range meta {
 		if strings.HasPrefix(key, keyGPU) {

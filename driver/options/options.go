@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package options knows what a jobspec says to Ebbtide about a task, in its config and in
-// meta: the names, and what is allowed. It is apart from package driver because that links
-// Nomad's drivers, which the command line must not.
+// Package options reads and validates a jobspec's settings for Ebbtide, in a task's
+// config and in meta (Read). It is separate from package driver, which links Nomad's
+// drivers, for the command line.
 package options
 
 import (
@@ -25,44 +25,44 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Task is what a jobspec says to Ebbtide: technical settings in the
-// task's config, wishes about the job itself in meta.
+// Task is a jobspec's settings for a task: technical ones in its config, the job's
+// wishes in meta.
 type Task struct {
 	Progress progress.Config
 	Limit    bool // false: the job asked never to be limited
 	Targets  target.Targets
 	// Work is what is known of the task's size before it reports.
 	Work remaining.Declared `json:",omitzero"`
-	// Run says which runs are like this one; Nomad's drivers change the config that it is of.
+	// Run identifies comparable runs; taken before Nomad's drivers change the config.
 	Run history.Key `json:",omitzero"`
 	Act Actions
-	// Migrate says that the job may be moved to another node.
+	// Migrate allows moves to another node.
 	Migrate bool `json:",omitempty"`
-	// Adopt is the allocation whose checkpoint it goes on from; "" = its own.
+	// Adopt is the allocation whose checkpoint it resumes from; "" = its own.
 	Adopt string `json:",omitempty"`
-	// Identity is the file in which the plugin of its card is told what it is; "" = no seat.
+	// Identity is the file that identifies the task to its card's plugin; "" = no seat.
 	Identity string `json:",omitempty"`
-	// GPU is the file in which is reported how it fares on a shared card; "" = no seat.
+	// GPU is the file with its state on a shared card; "" = no seat.
 	GPU string `json:",omitempty"`
-	// Checkpoint says how the task saves its state; nil = it cannot be moved.
+	// Checkpoint is how the task saves its state; nil = it cannot be moved.
 	Checkpoint *checkpoint.Config `json:",omitempty"`
 }
 
-// Actions are what the driver does when a target is reached.
+// Actions are the driver's actions at targets.
 type Actions struct {
 	Signal     string        // sent at the acceptable target; "" = none
 	StopSignal string        // sent at the objective; "" = the decorated driver's usual one
 	Grace      time.Duration // from then until the task is killed
 }
 
-// defaultGrace is how long a task may take to save its last state: six times
-// Nomad's default kill_timeout, for here it is a result that would be lost.
+// defaultGrace is the time for a task's final save: six times Nomad's default
+// kill_timeout, because a result would be lost.
 const defaultGrace = 30 * time.Second
 
-// Input is what a jobspec says of a task, with all variables replaced.
+// Input is a jobspec's settings for a task, with all variables replaced.
 type Input struct {
 	Blocks Blocks
-	// Meta has the keys that are ours (Key), those of job, group and task merged.
+	// Meta has Ebbtide's keys (Key), merged from job, group and task.
 	Meta map[string]string
 	// Env is the task's environment.
 	Env map[string]string
@@ -70,8 +70,8 @@ type Input struct {
 	Dirs checkpoint.Dirs
 }
 
-// Read reads and checks what the jobspec says to Ebbtide. Every error found is reported, by
-// the path of its field: "progress.metric", "meta.ebbtide_goal".
+// Read reads and validates the settings. It reports all errors by field:
+// "progress.metric", "meta.ebbtide_goal".
 func Read(in Input) (*Task, fields.Errors) {
 	o := &Task{Limit: true, Targets: target.Targets{Hold: 1}, Act: Actions{Grace: defaultGrace}}
 	var errs fields.Errors
@@ -89,7 +89,7 @@ func Read(in Input) (*Task, fields.Errors) {
 	return o, errs
 }
 
-// merge adds the errors that are joined in err.
+// merge adds the errors joined in err.
 func merge(errs *fields.Errors, err error) {
 	if err == nil {
 		return
@@ -112,7 +112,6 @@ func merge(errs *fields.Errors, err error) {
 	}
 }
 
-// readProgress reads the progress block.
 func (o *Task) readProgress(p *Progress, errs *fields.Errors) {
 	o.Progress = progress.Config{
 		Preset: p.Preset, Metric: p.Metric, Pattern: p.Pattern, Goal: p.Goal,
@@ -142,8 +141,8 @@ func (o *Task) readProgress(p *Progress, errs *fields.Errors) {
 	}
 }
 
-// Number reads a number of a config. One that a float64 cannot hold exactly, such as 0.3,
-// comes as text.
+// Number reads a number of a config. Numbers that a float64 cannot hold exactly, such
+// as 0.3, arrive as text.
 func Number(value any) (float64, error) {
 	switch v := value.(type) {
 	case float64:
@@ -160,14 +159,13 @@ func Number(value any) (float64, error) {
 	return 0, fmt.Errorf("must be a number, got %q", fmt.Sprint(value))
 }
 
-// readTarget reads the target block.
 func (o *Task) readTarget(blocks *Blocks, errs *fields.Errors) {
 	t := blocks.Target
 	if t == nil {
 		return
 	}
 	for _, s := range []struct{ field, value string }{{"signal", t.Signal}, {"stop_signal", t.StopSignal}} {
-		// Nomad's exec driver turns what it does not know into SIGINT.
+		// Nomad's exec driver turns unknown signals into SIGINT.
 		if _, err := signals.Parse(s.value); s.value != "" && err != nil {
 			errs.Add("target."+s.field, "must be the name of a signal like SIGUSR1, got %q", s.value)
 		}
@@ -188,7 +186,6 @@ func (o *Task) readTarget(blocks *Blocks, errs *fields.Errors) {
 	}
 }
 
-// readCheckpoint reads the checkpoint block.
 func (o *Task) readCheckpoint(dirs checkpoint.Dirs, blocks *Blocks, errs *fields.Errors) {
 	b := blocks.Checkpoint
 	if b == nil {
@@ -220,8 +217,8 @@ func (o *Task) readCheckpoint(dirs checkpoint.Dirs, blocks *Blocks, errs *fields
 	o.Checkpoint = &c
 }
 
-// CheckTargets checks what the targets say together. A target ends a job or makes it
-// yield, so it is told which value is meant, and which way that value is to go.
+// CheckTargets checks the targets as a whole. A target ends a job or makes it yield, so
+// its metric and direction must be explicit.
 func (o *Task) CheckTargets() error {
 	var errs fields.Errors
 	t := o.Targets

@@ -98,9 +98,9 @@ func TestSealed(t *testing.T) {
 	must.ErrorIs(t, err, ErrForged)
 
 	must.NoError(t, os.WriteFile(filepath.Join(node, keyName), []byte("short"), 0o600))
-	must.ErrorContains(t, d.WriteSealed("x", nil, false), "the node's key: it is too short")
+	must.ErrorContains(t, d.WriteSealed("x", nil, false), "the node's key: the file is too short")
 	_, err = d.ReadSealed("x", 0)
-	must.ErrorContains(t, err, "the node's key: it is too short")
+	must.ErrorContains(t, err, "the node's key: the file is too short")
 }
 
 // Plugins that start concurrently agree on the key, and files are never torn.

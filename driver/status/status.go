@@ -1,15 +1,13 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package status writes what people and tools read about one task: a status
-// (JSON), a history (CSV) and a picture (PNG) in the allocation's shared
-// directory, at data/ebbtide/<task>.{json,csv,png}.
+// Package status writes a task's status (JSON), history (CSV) and picture (PNG) to
+// data/ebbtide/<task>.{json,csv,png} in the allocation's shared directory.
 //
-// The task may write to that directory, and race with us. So nothing found
-// there is trusted: no symlink is followed in any component beneath the
-// allocation's shared directory, a file is replaced by renaming a new one over
-// it, a hard link is never written through, and everything read back is bounded
-// and may be nonsense.
+// The task may write there and race with the driver, so nothing found there is trusted:
+// no symlink beneath the shared directory is followed, files are replaced by renaming,
+// hard links are never written through, and everything read back is bounded and may be
+// invalid.
 package status
 
 import (
@@ -23,22 +21,21 @@ import (
 	"github.com/ebbtide/ebbtide/device/seat"
 )
 
-// Dir is where the files lie, relative to the allocation's shared directory
+// Dir is the files' directory, relative to the allocation's shared one
 // (NOMAD_ALLOC_DIR; "alloc" in Nomad's file API).
 const Dir = "data/ebbtide"
 
-// Schema is the version of the JSON's layout. Fields are added without raising
-// it; it is raised when the meaning of one changes.
+// Schema is the version of the JSON's layout. New fields keep it; changed meanings
+// raise it.
 const Schema = 1
 
-// Number is a float64 that JSON can carry: NaN and ±Inf are written as null, and
-// null (or a missing field) is read as NaN.
+// Number is a float64 in JSON: NaN and ±Inf are written as null; null or a missing
+// field is read as NaN.
 type Number float64
 
 // Unknown is the Number written as null.
 func Unknown() Number { return Number(math.NaN()) }
 
-// MarshalJSON implements json.Marshaler.
 func (n Number) MarshalJSON() ([]byte, error) {
 	f := float64(n)
 	if math.IsNaN(f) || math.IsInf(f, 0) {
@@ -47,7 +44,6 @@ func (n Number) MarshalJSON() ([]byte, error) {
 	return json.Marshal(f)
 }
 
-// UnmarshalJSON implements json.Unmarshaler.
 func (n *Number) UnmarshalJSON(b []byte) error {
 	if bytes.Equal(b, []byte("null")) {
 		*n = Unknown()
@@ -61,15 +57,15 @@ func (n *Number) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Known tells whether n is a finite number.
+// Known reports whether n is finite.
 func (n Number) Known() bool {
 	return !math.IsNaN(float64(n)) && !math.IsInf(float64(n), 0)
 }
 
-// Status is what is known about one task now. Fractions are of the node's
-// elastic CPU pool (1 = all of it).
+// Status is what is known about a task now. Fractions are of the node's elastic CPU
+// pool (1 = all of it).
 type Status struct {
-	Schema  int    `json:"schema"`  // layout, see Schema; set by the Writer
+	Schema  int    `json:"schema"`  // set by the Writer
 	Version string `json:"version"` // of the driver
 
 	Task      string `json:"task"`
@@ -85,7 +81,7 @@ type Status struct {
 	Kind     string    `json:"kind"`     // training, service
 	Category string    `json:"category"` // NL growing, WL watching, CL converged, "" new or a service
 	Class    string    `json:"class"`    // of a service: G better than asked, S satisfied, B worse; "" not measured
-	Since    time.Time `json:"since"`    // in this category or class since
+	Since    time.Time `json:"since"`    // start of this category or class
 
 	Target Target `json:"target"`
 
@@ -93,11 +89,11 @@ type Status struct {
 	Goal     string `json:"goal"`           // min, max
 	Value    Number `json:"value"`          // E, the last report
 	Step     Number `json:"step"`           // null: not reported
-	Total    Number `json:"total"`          // steps in all; null: not reported
+	Total    Number `json:"total"`          // total steps; null: not reported
 	Progress Number `json:"progress_per_s"` // P (eq. 1), per second of wall time
 	Growth   Number `json:"growth"`         // G = P/R (eq. 2), per second with the whole pool; null: unmeasured
 	Reports  int64  `json:"reports"`        // values read so far
-	Plateau  bool   `json:"plateau"`        // no growth that could be told from noise
+	Plateau  bool   `json:"plateau"`        // no growth beyond the noise
 	Diverged bool   `json:"diverged"`       // the last value was NaN or infinite
 
 	Fair      Fair      `json:"fair"`
@@ -105,90 +101,90 @@ type Status struct {
 	Move      Move      `json:"move"`
 	Resources Resources `json:"resources"`
 
-	// GPU is how the task fares on a shared card; null if it has no seat, or nothing is known.
+	// GPU is the task's state on a shared card; null without a seat or if unknown.
 	GPU *seat.Report `json:"gpu,omitempty"`
 
 	Use              Number `json:"use"`   // fraction of the pool, over the last interval
 	CPUSeconds       Number `json:"cpu_s"` // used since the task started
 	Periods          uint64 `json:"cfs_periods"`
 	ThrottledPeriods uint64 `json:"cfs_throttled_periods"`
-	Throttled        Number `json:"throttled_s"` // time the kernel held it back
+	Throttled        Number `json:"throttled_s"` // time throttled by the kernel
 
 	Limit Limit  `json:"limit"`
-	Rule  string `json:"rule"` // the rule that fired, e.g. flowcon.alg1.nl
-	Why   string `json:"why"`  // a sentence for people
+	Rule  string `json:"rule"` // the rule applied, such as flowcon.alg1.nl
+	Why   string `json:"why"`  // explains the decision
 
 	Updated time.Time `json:"updated"`
 	Node    Node      `json:"node"`
 }
 
-// Target is what the job asked for, and how far the task is.
+// Target holds the job's targets and the task's progress towards them.
 type Target struct {
 	State      string `json:"state"`      // training, acceptable, objective
 	Acceptable Number `json:"acceptable"` // value of the metric; null: none
 	Objective  Number `json:"objective"`  // value of the metric; null: none
-	Hold       int    `json:"hold"`       // reports in a row that must reach one
-	QoE        Number `json:"qoe_s"`      // response time a service is to have, in seconds; null: no service
-	Response   Number `json:"response_s"` // measured over the last interval; null: nothing was asked of it
+	Hold       int    `json:"hold"`       // consecutive reports that must reach one
+	QoE        Number `json:"qoe_s"`      // response time objective of a service, in seconds; null: no service
+	Response   Number `json:"response_s"` // over the last interval; null: no requests
 }
 
-// Fair compares a training task with its twin, which runs as plain Nomad would have it.
-// Null: not known.
+// Fair compares a training task with its twin, which runs as under plain Nomad. Null:
+// unknown.
 type Fair struct {
 	RemainingCPUS Number    `json:"remaining_cpu_s"`      // until the task ends
 	QualityCPUS   Number    `json:"quality_cpu_s"`        // until its model is good enough; 0: it is
 	Source        string    `json:"remaining_from"`       // steps, epochs, meta, assumed, earlier, objective; "" unknown
-	Why           string    `json:"remaining_why"`        // how that came about
-	AheadCPUS     Number    `json:"ahead_cpu_s"`          // what the task has used more than its twin
-	CapCores      Number    `json:"cap_cores"`            // the most that it can use
+	Why           string    `json:"remaining_why"`        // explains the estimate
+	AheadCPUS     Number    `json:"ahead_cpu_s"`          // used in excess of its twin
+	CapCores      Number    `json:"cap_cores"`            // the maximum it can use
 	Finish        time.Time `json:"finish,omitzero"`      // expected end
 	FairFinish    time.Time `json:"fair_finish,omitzero"` // expected end of the twin
-	Late          bool      `json:"late"`                 // the twin has ended, and the task has not
+	Late          bool      `json:"late"`                 // the twin has ended, the task has not
 }
 
-// SpeCon is where a training task is on its way to convergence (SpeCon, Algorithm 1),
-// which decides whether the shim moves it to another node.
+// SpeCon is a training task's phase (SpeCon, Algorithm 1), by which the shim moves it
+// to another node.
 type SpeCon struct {
-	Category     string    `json:"category"`      // PC progressing, WC watching, CC converged, "" not sorted yet
-	Since        time.Time `json:"since"`         // in this category since
-	Gain         Number    `json:"gain"`          // by how much E moved in the last interval; 1 is all it has spanned
-	PreviousGain Number    `json:"previous_gain"` // in the interval before
-	RequestMove  bool      `json:"request_move"`  // converged, while others on the node learn on
+	Category     string    `json:"category"`      // PC progressing, WC watching, CC converged, "" not categorised yet
+	Since        time.Time `json:"since"`         // start of this category
+	Gain         Number    `json:"gain"`          // change of E in the last interval, as a part of its range so far
+	PreviousGain Number    `json:"previous_gain"` // of the interval before
+	RequestMove  bool      `json:"request_move"`  // converged, while others on the node are still learning
 	Why          string    `json:"why"`
 }
 
-// Move is how far a task is prepared to be moved to another node.
+// Move is the state of a task's preparation to move to another node.
 type Move struct {
-	State string    `json:"state"`           // "" not at all, saving, ready, frozen, failed
+	State string    `json:"state"`           // "" none, saving, ready, frozen, failed
 	Path  string    `json:"path,omitempty"`  // the checkpoint, as the task names it
 	Bytes int64     `json:"bytes,omitempty"` // its size
-	Step  Number    `json:"step"`            // the last one reported before; the checkpoint's is that or a later one
-	Until time.Time `json:"until,omitzero"`  // the task stands still until then at most
+	Step  Number    `json:"step"`            // the last one reported before the save; the checkpoint's is the same or later
+	Until time.Time `json:"until,omitzero"`  // the latest end of the freeze
 	Why   string    `json:"why,omitempty"`   // why it failed
 }
 
 // The states of a Move.
 const (
-	MoveSaving = "saving" // it was asked to save
-	MoveReady  = "ready"  // it has saved, and stands still
-	MoveFrozen = "frozen" // it stands still for a moment, and goes on where it is
-	MoveFailed = "failed" // it has not saved in time, and runs on
+	MoveSaving = "saving" // asked to save
+	MoveReady  = "ready"  // saved and frozen
+	MoveFrozen = "frozen" // frozen for a moment, without a move
+	MoveFailed = "failed" // not saved in time; runs on
 )
 
-// Resources are what the task uses beside CPU, and its growth efficiency for each
-// (FlowCon, eq. 2): progress per second divided by R. For memory R is the fraction
-// of the node's, for block and network I/O it is MiB/s. Null: not known.
+// Resources are the task's other resources and its growth efficiency for each (FlowCon,
+// eq. 2): progress per second divided by R. For memory R is the fraction of the node's,
+// for block and network I/O MiB/s. Null: unknown.
 type Resources struct {
 	MemoryMiB     Number `json:"memory_mib"` // working set
 	MemoryGrowth  Number `json:"memory_growth"`
-	BlockMiBs     Number `json:"block_mib_per_s"` // read and written, over the last interval
+	BlockMiBs     Number `json:"block_mib_per_s"` // both directions, over the last interval
 	BlockGrowth   Number `json:"block_growth"`
-	NetworkMiBs   Number `json:"network_mib_per_s"` // received and sent, over the last interval
+	NetworkMiBs   Number `json:"network_mib_per_s"` // both directions, over the last interval
 	NetworkGrowth Number `json:"network_growth"`
 }
 
-// Limit is a task's CPU limit: as decided, as translated for the kernel, and as
-// the kernel has it.
+// Limit is a task's CPU limit: as decided, as translated for the kernel, and as read
+// back.
 type Limit struct {
 	Fraction Number `json:"fraction"` // (0, 1]; 1 = no limit
 	Kernel
@@ -202,7 +198,7 @@ type Kernel struct {
 	QuotaCores Number `json:"quota_cores"` // 0 = none
 }
 
-// Node is the summary of the node the task runs on, over all of its tasks.
+// Node summarises the tasks of the node.
 type Node struct {
 	PoolCores Number            `json:"pool_cores"`
 	Tasks     int               `json:"tasks"`
@@ -211,15 +207,15 @@ type Node struct {
 	Classes   map[string]int    `json:"classes"`    // services per class
 	GrowthSum map[string]Number `json:"growth_sum"` // ΣG per category
 	SpeCon    map[string]int    `json:"specon"`     // training tasks per category of SpeCon
-	// RemainingCPUS is what the Sized tasks of known size will still use until they end.
+	// RemainingCPUS is the remaining work of the Sized tasks, those of known size.
 	RemainingCPUS Number `json:"remaining_cpu_s"`
 	Sized         int    `json:"sized"`
-	SavedS        Number `json:"saved_s"` // by how much earlier tasks have ended than their twins, all together
+	SavedS        Number `json:"saved_s"` // total time by which earlier tasks have ended before their twins
 	Alpha         Number `json:"alpha"`   // −1 = Algorithm 1 is off
 	IntervalS     Number `json:"interval_s"`
 }
 
-// blank is a Status in which every number that may be missing is unknown.
+// blank is a Status with unknown optional numbers.
 func blank() Status {
 	u := Unknown()
 	s := Status{Value: u, Step: u, Total: u, Progress: u, Growth: u, Use: u, CPUSeconds: u, Throttled: u}
@@ -233,7 +229,7 @@ func blank() Status {
 	return s
 }
 
-// maxText bounds a free text in the status, in bytes.
+// maxText bounds a text in the status, in bytes.
 const maxText = 2048
 
 // bounded returns s with its texts cut to maxText.
@@ -259,11 +255,11 @@ func cut(s string, n int) string {
 	return s[:n] + "…"
 }
 
-// MaxStatus bounds a status file, in bytes: what is read of one, and so what is
-// written. Texts of the greatest length take three quarters of it.
+// MaxStatus bounds a status file, in bytes. Texts of maximum length take three quarters
+// of it.
 const MaxStatus = 256 << 10
 
-// Encode returns the JSON file of s, as Writer.Status writes it.
+// Encode returns the JSON file of s, as written by Writer.Status.
 func (s Status) Encode() ([]byte, error) {
 	b, err := json.MarshalIndent(s.bounded(), "", "  ")
 	if err != nil {
@@ -276,11 +272,11 @@ func (s Status) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// Decode reads a status file as it came from elsewhere, such as Nomad's file API. What is
-// missing in it is unknown, not zero.
+// Decode reads a status file from elsewhere, such as Nomad's file API. Missing numbers
+// are unknown, not zero.
 func Decode(data []byte) (Status, error) { return decode("the status", data) }
 
-// decode reads the status in the file path; fields it does not know are ignored.
+// decode reads the status of the file path; unknown fields are ignored.
 func decode(path string, b []byte) (Status, error) {
 	s := blank()
 	if err := json.Unmarshal(b, &s); err != nil {

@@ -17,8 +17,8 @@ import (
 type Targets struct {
 	Acceptable *float64 // value of the metric at which the model is usable; nil = none
 	Objective  *float64 // value of the metric at which the job has succeeded; nil = none
-	Hold       int // consecutive reports that must reach a target; below 1 = 1
-	QoE        float64 // response time objective of a service, in seconds; 0 = no service
+	Hold       int      // consecutive reports that must reach a target; below 1 = 1
+	QoE        float64  // response time objective of a service, in seconds; 0 = no service
 }
 
 // Any reports whether there is a target for a training job.
@@ -28,8 +28,8 @@ func (t Targets) Any() bool { return t.Acceptable != nil || t.Objective != nil }
 type Reached struct {
 	State  policy.TargetState `json:"state"`
 	Metric string             `json:"metric"` // as reported
-	Value  float64            `json:"value"` // finite
+	Value  float64            `json:"value"`  // finite
 	Target float64            `json:"target"` // finite
-	Step   *float64           `json:"step"` // steps done; nil = unknown
-	Time   time.Time          `json:"time"` // of the report
+	Step   *float64           `json:"step"`   // steps done; nil = unknown
+	Time   time.Time          `json:"time"`   // of the report
 }

@@ -21,7 +21,7 @@ type Watcher struct {
 	hold   int
 	state  policy.TargetState
 	tiers  [2]tier // the harder one last
-	other  string // metric of the last report; "" = the declared one
+	other  string  // metric of the last report; "" = the declared one
 }
 
 // tier is one of the targets.

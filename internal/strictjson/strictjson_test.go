@@ -47,7 +47,7 @@ func (c *color) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Validate complains about what a missing id leaves, too.
+// Validate also reports the consequence of a missing id.
 func (d *document) Validate() error {
 	var errs fields.Errors
 	if d.Size < 0 {
@@ -63,7 +63,7 @@ func (d *document) Validate() error {
 
 const valid = `{"name": "a", "size": 1.5, "count": -3, "on": true, "maybe": null, "items": [{"id": "x", "n": 2}]}`
 
-// with returns the valid document with one thing replaced.
+// with returns the valid document with one replacement.
 func with(old, new string) string { return strings.Replace(valid, old, new, 1) }
 
 func TestDecode(t *testing.T) {
@@ -88,7 +88,7 @@ func TestDecode(t *testing.T) {
 	must.Eq(t, map[string]float64{"a": 1, "b c": 2}, d.Sizes)
 	must.Eq(t, "é\n", *d.Note)
 
-	// Optional fields that are not given keep their defaults.
+	// Missing optional fields keep their defaults.
 	d = document{Color: "blue"}
 	must.NoError(t, Decode("snapshot", []byte(valid), &d))
 	must.Eq(t, "blue", string(d.Color))
@@ -205,8 +205,8 @@ func TestDecode_unsupported(t *testing.T) {
 	_ = Decode("snapshot", []byte(`{"c": 1}`), &d)
 }
 
-// FuzzDecode checks that nothing makes the decoder panic, that it accepts only what
-// encoding/json accepts as well, and that both read the same.
+// FuzzDecode checks that the decoder never panics, and accepts only what encoding/json
+// accepts, with the same result.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		valid, "", "{}", "[]", "null", `{"size": NaN}`, `{"size": 1e999}`, `{"name": "\ud800\u0000"}`, "{\"name\": \"\xff\"}",
@@ -242,8 +242,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzParse compares the parser with encoding/json: what is no JSON there must be
-// refused here, and the other way round but for the differences that are wanted.
+// FuzzParse compares the parser with encoding/json: both accept the same documents,
+// apart from intended differences.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		valid, "", "[]", "null", "-0", "1.5e+10", "01", "[1,]", "{\"a\":1,}", "[nan]", "\"\\u12\"", "\"\t\"", " 1 ", "1 2", "tru", "[\"\x80\"]", "\"\x7f\"",
@@ -255,7 +255,7 @@ func FuzzParse(f *testing.F) {
 		root, err := p.document()
 		switch {
 		case err == nil && !json.Valid(data):
-			// The only liberty that the parser takes, to refuse it better later.
+			// Accepted only for a better error later.
 			must.True(t, loose(root), must.Sprintf("accepted %q", data))
 		case err != nil && json.Valid(data):
 			known := strings.Contains(err.Error(), "UTF-8") || strings.Contains(err.Error(), "levels deep")
@@ -264,7 +264,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// loose says whether a document holds a word like NaN.
+// loose reports whether a document contains a word like NaN.
 func loose(n *node) bool {
 	if n.kind == kindNumber && !finite(n) {
 		return true
@@ -282,7 +282,7 @@ func loose(n *node) bool {
 	return false
 }
 
-// A caller may ask for more than the type does.
+// A caller may require more than the type does.
 func TestDecodeBy(t *testing.T) {
 	type part struct {
 		Seq uint64 `json:"seq" strict:"optional"`

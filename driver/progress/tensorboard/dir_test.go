@@ -116,7 +116,7 @@ func TestDir_grows(t *testing.T) {
 	must.StrContains(t, j.src.Note(), "waiting for TensorBoard event files in logs")
 	must.NoError(t, os.Mkdir(filepath.Join(j.dir, "logs"), 0o755))
 	must.SliceEmpty(t, j.poll())
-	must.StrContains(t, j.src.Note(), "none yet")
+	must.StrContains(t, j.src.Note(), "waiting for TensorBoard")
 
 	j.bytes(first, nil)
 	must.SliceEmpty(t, j.poll())
@@ -482,7 +482,7 @@ func TestDir_hostile(t *testing.T) {
 	_, err := j.try()
 	must.ErrorContains(t, err, "logs")
 	must.ErrorIs(t, err, taskfs.ErrKind)
-	must.StrContains(t, j.src.Note(), "a symbolic link is there")
+	must.StrContains(t, j.src.Note(), "a symbolic link found")
 	must.SliceEmpty(t, j.poll()) // reported once
 
 	must.NoError(t, os.Remove(logs))
@@ -502,7 +502,7 @@ func TestDir_hostile(t *testing.T) {
 	must.NoError(t, unix.Mkfifo(filepath.Join(logs, second), 0o600))
 	must.NoError(t, os.Mkdir(filepath.Join(logs, "dir.tfevents.1"), 0o755))
 	must.SliceEmpty(t, j.poll())
-	must.StrContains(t, j.src.Note(), "none yet")
+	must.StrContains(t, j.src.Note(), "waiting for TensorBoard")
 	j.write("x.tfevents", "loss", 1, 0.5)
 	must.Eq(t, []string{"loss 1 0.5"}, j.poll())
 
@@ -530,7 +530,7 @@ func TestDir_replacedByPipe(t *testing.T) {
 	_, err := j.try()
 	must.ErrorIs(t, err, taskfs.ErrKind)
 	must.ErrorContains(t, err, "logs/"+first)
-	must.StrContains(t, j.src.Note(), "a FIFO is there")
+	must.StrContains(t, j.src.Note(), "a FIFO found")
 	must.SliceEmpty(t, j.poll())
 	must.NoError(t, os.Rename(name+"x", name))
 	j.src.next = time.Time{}
