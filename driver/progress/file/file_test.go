@@ -370,7 +370,7 @@ func TestFileComesAndGoes(t *testing.T) {
 	// An unreadable file: reported once, and again for another reason.
 	must.NoError(t, os.Remove(f.path("logs/x.csv")))
 	must.NoError(t, syscall.Mkfifo(f.path("logs/x.csv"), 0o600))
-	f.wantError("open logs/x.csv: a FIFO is there")
+	f.wantError("open logs/x.csv: a FIFO found")
 	f.want()
 	must.Eq(t, "cannot open logs/x.csv: a FIFO found instead of a regular file", f.Note())
 	must.NoError(t, os.Remove(f.path("logs/x.csv")))

@@ -488,7 +488,7 @@ func TestDir_hostile(t *testing.T) {
 	must.NoError(t, os.Remove(logs))
 	must.NoError(t, unix.Mkfifo(logs, 0o600))
 	_, err = j.try()
-	must.ErrorContains(t, err, "not a directory")
+	must.ErrorContains(t, err, "instead of a directory")
 	must.NoError(t, os.Remove(logs))
 	must.NoError(t, os.WriteFile(logs, nil, 0o600))
 	_, err = j.try()
