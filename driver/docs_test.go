@@ -36,11 +36,11 @@ import (
 	"github.com/ebbtide/ebbtide/validate"
 )
 
-// The reference has a row for everything that can be written or read.
+// The reference documents everything that can be written or read.
 func TestDocs_reference(t *testing.T) {
 	text, err := os.ReadFile("../docs/driver.md")
 	must.NoError(t, err)
-	// row is the line of a table that begins with the name.
+	// row is the table row that begins with the name.
 	row := func(name string) string {
 		line := regexp.MustCompile("(?m)^\\| `" + regexp.QuoteMeta(name) + "` \\|.*$").FindString(string(text))
 		must.NotEq(t, "", line, must.Sprintf("docs/driver.md has no row for `%s`", name))
@@ -75,7 +75,7 @@ func TestDocs_reference(t *testing.T) {
 	must.StrContains(t, string(text), "`"+header+"`")
 }
 
-// jsonFields are the names of a struct's fields in JSON, nested ones as paths.
+// jsonFields are the JSON names of a struct's fields, nested ones as paths.
 func jsonFields(prefix string, t reflect.Type) (names []string) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -98,7 +98,7 @@ func jsonFields(prefix string, t reflect.Type) (names []string) {
 	return names
 }
 
-// examples are the HCL blocks of one kind in jobspecs/ and in the documentation.
+// examples are the HCL blocks of one kind in jobspecs/ and the documentation.
 func examples(t *testing.T, kind string) map[string]string {
 	found := make(map[string]string)
 	files, err := filepath.Glob("../jobspecs/*.hcl")
@@ -125,7 +125,7 @@ func examples(t *testing.T, kind string) map[string]string {
 	return found
 }
 
-// Every job that is shown is one that Nomad and the driver take.
+// Nomad and the driver accept every documented job.
 func TestDocs_jobs(t *testing.T) {
 	for name, text := range examples(t, "job") {
 		t.Run(name, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestDocs_jobs(t *testing.T) {
 	}
 }
 
-// checkTask decodes a task's config as a Nomad client does and has it checked.
+// checkTask decodes a task's config as a Nomad client does and validates it.
 func checkTask(t *testing.T, job *api.Job, group *api.TaskGroup, task *api.Task) error {
 	name := engine.Exec
 	if task.Config["image"] != nil {
@@ -151,7 +151,7 @@ func checkTask(t *testing.T, job *api.Job, group *api.TaskGroup, task *api.Task)
 	must.NoError(t, err)
 	schema, err := inner.TaskConfigSchema()
 	must.NoError(t, err)
-	spec, diags := hclspecutils.Convert(withOurBlocks(schema))
+	spec, diags := hclspecutils.Convert(withBlocks(schema))
 	must.False(t, diags.HasErrors())
 	vars := make(map[string]cty.Value)
 	for name, value := range map[string]string{
@@ -175,8 +175,8 @@ func checkTask(t *testing.T, job *api.Job, group *api.TaskGroup, task *api.Task)
 	return err
 }
 
-// The command line decodes and checks a task's config without Nomad's code for it. Where
-// that refuses something, so does the driver.
+// What the command line's validation, without Nomad's code, refuses, the driver
+// refuses, too.
 func TestValidate(t *testing.T) {
 	for config, valid := range map[string]bool{
 		``:                                               true,
@@ -200,7 +200,7 @@ func TestValidate(t *testing.T) {
 		`progress { preset = "kears" }`:                  false,
 		`progress { file = "${NOMAD_TASK_DIR}/m.csv" }`:  true,
 		`progress { file = "/etc/m.csv" }`:               false,
-		`progress { file = "$${NOMAD_TASK_DIR}/m.csv" }`: true, // Nomad replaces it all the same
+		`progress { file = "$${NOMAD_TASK_DIR}/m.csv" }`: true, // Nomad replaces it nevertheless
 		"progress {\nprometheus = \"http://localhost:8000/\"\nmetric = \"x\"\nlabels {\na = \"b\"\n}\n}":              true,
 		"progress {\nprometheus = \"http://localhost:8000/\"\nmetric = \"x\"\nlabels = { a = \"b\" }\n}":              true,
 		"progress {\nprometheus = \"http://localhost:8000/\"\nmetric = \"x\"\nlabels = [{ a = \"b\" }, { c = 1 }]\n}": true,
@@ -226,7 +226,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// Every plugin block that is shown is one that the agent takes.
+// The agent accepts every documented plugin block.
 func TestDocs_plugins(t *testing.T) {
 	for name, text := range examples(t, "plugin") {
 		t.Run(name, func(t *testing.T) {

@@ -44,7 +44,7 @@ func testUnreadableLogs(t *testing.T, c *cluster) {
 	must.NoError(t, os.Rename(log, log+".away"))
 	must.NoError(t, unix.Mkfifo(log, 0o644))
 
-	c.waitEvent(t, alloc, "train", "progress cannot be read from its output")
+	c.waitEvent(t, alloc, "train", "cannot read its progress from its output")
 	// The loop does not hang: another task is taken up and measured.
 	other := c.start(t, job{id: "other", tasks: []task{{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}}}})
 	c.waitStatus(t, other, "train", "measured", func(s status.Status) bool { return s.Reports > 20 })
@@ -55,7 +55,7 @@ func testUnreadableLogs(t *testing.T, c *cluster) {
 	must.NoError(t, err)
 	c.waitStatus(t, alloc, "train", "measured again", func(s status.Status) bool { return s.Reports > st.Reports })
 	must.True(t, harness.Alive(pid))
-	must.Eq(t, 1, countEvents(t, c, alloc, "train", "progress cannot be read from its output"))
+	must.Eq(t, 1, countEvents(t, c, alloc, "train", "cannot read its progress from its output"))
 }
 
 // testDockerHangs stops the daemon's process: it takes connections and never
@@ -72,7 +72,7 @@ func testDockerHangs(t *testing.T, c *cluster) {
 	// Somebody changes the limit by hand, and it cannot be put right yet.
 	k := kernel(t, p.flatPID)
 	must.NoError(t, os.WriteFile(filepath.Join(k.Path, "cpu.shares"), []byte("399"), 0))
-	c.waitEvent(t, p.flat, "train", "limit could not be set")
+	c.waitEvent(t, p.flat, "train", "cannot set its CPU limit")
 	must.NoError(t, c.docker.Resume())
 	eventually(t, "the limit is in force again", func() error {
 		if k := kernel(t, p.flatPID); k.Shares > 300 {

@@ -75,7 +75,7 @@ var specimens = map[string]struct {
 		must.NoError(t, err)
 		must.Eq(t, info.Size(), ready.Move.Bytes)
 		send("EBBTIDE_RELEASE")
-		s.waitEvent(t, g.alloc, "vae", "runs on: the move was called off")
+		s.waitEvent(t, g.alloc, "vae", "keeps running: the move was canceled")
 		s.wait(t, "vae", "running on", func(st status.Status) bool { return st.Move.State == "" && st.Step > ready.Step })
 	}},
 	// Not beside others: see what is known of Nomad in the README.

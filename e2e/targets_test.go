@@ -362,7 +362,7 @@ func testTargetPauses(t *testing.T, c *cluster) {
 	other := strings.Replace(patient, "while :;", `while [ ! -e $d/value ];`, 1)
 	other = strings.Replace(other, "echo step=$n loss=$v", `echo "{\"step\": $n, \"val\": {\"loss\": 1}}"`, 1)
 	g := startGoal(t, c, "another-metric", wanting(shell(preamble+saves+other+"\n"+patient), "", "50", ""))
-	c.waitEvent(t, g.alloc, "train", "its targets pause: the output now reports val.loss instead of loss")
+	c.waitEvent(t, g.alloc, "train", "its targets are paused: the output now reports val.loss instead of loss")
 	g.reporting(t)
 	must.SliceEmpty(t, g.lines(t, "signals"))
 	g.put(t, "value", "40")
@@ -399,7 +399,7 @@ func testTargetRestarted(t *testing.T, c *cluster) {
 	g.put(t, "release", "")
 	<-done // it may fail: the task has ended
 	g.succeeded(t)
-	c.waitEvent(t, g.alloc, "train", "ebbtide: not started again: it has reached its objective, loss = 40, at ")
+	c.waitEvent(t, g.alloc, "train", "ebbtide: not restarted: it has reached its objective, loss = 40, at ")
 }
 
 // testTargetNewRun lets a task fail after its acceptable target: that holds for
