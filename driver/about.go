@@ -72,7 +72,6 @@ func (d *Driver) ConfigSchema() (*hclspec.Spec, error) {
 	return spec, nil
 }
 
-// innerSchemas returns the decorated drivers' config schemas by engine.
 func (d *Driver) innerSchemas() (map[string]*hclspec.Spec, error) {
 	schemas := make(map[string]*hclspec.Spec)
 	for _, name := range config.Engines() {
@@ -89,7 +88,6 @@ func (d *Driver) innerSchemas() (map[string]*hclspec.Spec, error) {
 	return schemas, nil
 }
 
-// withBlock returns a copy of an object schema with another optional block.
 func withBlock(spec *hclspec.Spec, name string, body *hclspec.Spec) *hclspec.Spec {
 	attrs := make(map[string]*hclspec.Spec)
 	for key, value := range spec.GetObject().GetAttributes() {

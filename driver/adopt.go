@@ -26,7 +26,6 @@ import (
 // earlier one, and only once: later allocations continue from what the first has saved
 // since.
 
-// recordLeft records the checkpoint that a task being moved leaves behind.
 func (d *Driver) recordLeft(t *task, saved string) {
 	cfg := t.handle.Config
 	err := d.updateRecord(t, func(r *private.Record) {
@@ -81,13 +80,11 @@ func (d *Driver) adopt(cfg *drivers.TaskConfig, opts *options.Task) (note string
 	return fmt.Sprintf("resumes from %s, left by allocation %s on this node", rec.Left.Path, opts.Adopt), nil
 }
 
-// saved reports whether a task finds a checkpoint.
 func saved(c checkpoint.Config, cfg *drivers.TaskConfig) (bool, error) {
 	there, err := restored(c, cfg)
 	return len(there) > 0, err
 }
 
-// restored are the checkpoints that a task finds.
 func restored(c checkpoint.Config, cfg *drivers.TaskConfig) (private.Restored, error) {
 	files, err := checkpoint.Open(c, dirsOf(cfg))
 	if err != nil {

@@ -18,8 +18,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 )
 
-// A task adopts the checkpoint that another allocation of its left on the node, on
-// request and if it has none.
 func TestAdopt(t *testing.T) {
 	const old = "0a11ed00-0000-0000-0000-000000000001"
 	allocs := t.TempDir()

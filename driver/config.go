@@ -21,7 +21,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// ownSchema is the schema of Ebbtide's own options.
 func ownSchema() *hclspec.Spec {
 	attrs := make(map[string]*hclspec.Spec)
 	for _, o := range config.Options() {
@@ -183,7 +182,6 @@ func withDefaults(values map[string]any, schema *hclspec.Spec) (map[string]any, 
 	return defaults, nil
 }
 
-// encode encodes config values as Nomad does for a plugin.
 func encode(values map[string]any) ([]byte, error) {
 	var data []byte
 	if err := base.MsgPackEncode(&data, values); err != nil {

@@ -129,7 +129,6 @@ func TestInnerReaperIsOff(t *testing.T) {
 	must.Eq(t, map[string]any{"x": 1}, withoutReaper(map[string]any{"x": 1}))
 }
 
-// Only Nomad's view: package config tests Ebbtide's own options.
 func TestConfigErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		config string

@@ -36,7 +36,6 @@ import (
 	"github.com/ebbtide/ebbtide/validate"
 )
 
-// The reference documents everything that can be written or read.
 func TestDocs_reference(t *testing.T) {
 	text, err := os.ReadFile("../docs/driver.md")
 	must.NoError(t, err)
@@ -125,7 +124,6 @@ func examples(t *testing.T, kind string) map[string]string {
 	return found
 }
 
-// Nomad and the driver accept every documented job.
 func TestDocs_jobs(t *testing.T) {
 	for name, text := range examples(t, "job") {
 		t.Run(name, func(t *testing.T) {
@@ -226,7 +224,6 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// The agent accepts every documented plugin block.
 func TestDocs_plugins(t *testing.T) {
 	for name, text := range examples(t, "plugin") {
 		t.Run(name, func(t *testing.T) {

@@ -451,7 +451,6 @@ func (d *Driver) supervise(t *task, opts *options.Task, recovered bool) {
 	t.setup.controller.Add(ct)
 }
 
-// cgroup finds a task's cgroup by its process and the engine's name for it.
 func (d *Driver) cgroup(cfg *drivers.TaskConfig, t *task, pid int, recovered bool) (control.Cgroup, error) {
 	id, err := t.setup.engine.CgroupName(t.handle)
 	if err != nil {
@@ -470,7 +469,6 @@ func (d *Driver) cgroup(cfg *drivers.TaskConfig, t *task, pid int, recovered boo
 	return cg, nil
 }
 
-// shares are the CPU shares that Nomad's drivers give a task.
 func (s *setup) shares(cfg *drivers.TaskConfig) uint64 {
 	if cfg.Resources == nil || cfg.Resources.LinuxResources == nil {
 		return limits.MinShares
@@ -497,7 +495,6 @@ func (d *Driver) node() string {
 	return d.nodeID
 }
 
-// emit sends one of Ebbtide's events to Nomad.
 func (d *Driver) emit(ev publish.Event) {
 	err := d.events.EmitEvent(&drivers.TaskEvent{
 		TaskID:      ev.TaskID,

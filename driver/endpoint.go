@@ -37,7 +37,6 @@ func (s *setup) reach(cfg *drivers.TaskConfig, handle *drivers.TaskHandle) *prom
 	return r
 }
 
-// hostPorts are the host ports that Nomad has assigned to an allocation or task.
 func hostPorts(r *drivers.Resources) (all []prometheus.Port) {
 	if r == nil {
 		return nil
@@ -65,7 +64,6 @@ func hostPorts(r *drivers.Resources) (all []prometheus.Port) {
 	return all
 }
 
-// openNamespace opens the network namespace of a running task's process.
 func openNamespace(ctx context.Context, e engine.Engine, handle *drivers.TaskHandle) (*os.File, error) {
 	before, err := e.Inspect(ctx, handle)
 	if err != nil {

@@ -72,7 +72,6 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// A task with a foreign endpoint is not started.
 func TestEndpointIsRefusedBeforeStart(t *testing.T) {
 	d, first, _, _ := waiting(t, found{err: engine.ErrGone})
 	first.started = make(chan *drivers.TaskConfig, 1)

@@ -20,7 +20,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// ending is a driver with a task in a real allocation directory.
 func ending(t *testing.T) (d *Driver, first *fakeDriver, held *task, messages <-chan string) {
 	d, first, _, messages = waiting(t, found{State: engine.State{Running: true, PID: 1}})
 	first.stopped = make(chan string, 10)
@@ -82,7 +81,6 @@ func TestObjectiveIsResumed(t *testing.T) {
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
 }
 
-// A failed stop is retried until the task has ended.
 func TestStopIsTriedAgain(t *testing.T) {
 	d, first, held, _ := ending(t)
 	first.refuse = errors.New("the daemon is away")
@@ -100,7 +98,6 @@ func TestStopIsTriedAgain(t *testing.T) {
 	<-done
 }
 
-// Nomad restarts or recovers the ended task.
 func TestFinishedTaskIsNotStartedAgain(t *testing.T) {
 	d, first, held, messages := ending(t)
 	dir := held.handle.Config.AllocDir

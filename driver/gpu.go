@@ -107,7 +107,6 @@ func (d *Driver) writeIdentity(f gpuFiles) {
 	}
 }
 
-// removeIdentity removes a task's identity file, if any.
 func (d *Driver) removeIdentity(identity string) {
 	if identity == "" {
 		return
@@ -117,7 +116,6 @@ func (d *Driver) removeIdentity(identity string) {
 	}
 }
 
-// ignoredOptions lists requests that have no effect without a seat.
 func ignoredOptions(meta map[string]string) []string {
 	keys := options.WithoutSeat(meta)
 	if len(keys) == 0 {

@@ -33,7 +33,6 @@ func seated(t *testing.T, s seat.Seat, env map[string]string, mounts ...*drivers
 
 var ours = seat.Seat{Preload: "/opt/lib.so", Gate: "/run/gate", MemoryMiB: 81920, WaitMS: 5000}
 
-// The loader's file does not hide one of the task's own.
 func TestInjectGPUShare_loader(t *testing.T) {
 	theirs := ours
 	theirs.Gate = t.TempDir()
@@ -91,14 +90,13 @@ func TestInjectGPUShare(t *testing.T) {
 	must.Len(t, 2, cfg.Mounts, must.Sprint("it has its share all the same"))
 }
 
-// A reason against sharing does not prevent the task's start.
 func TestInjectGPUShare_noShare(t *testing.T) {
 	readOnly := &drivers.MountConfig{TaskPath: "/run", HostPath: t.TempDir(), Readonly: true}
 	for want, cfg := range map[string]*drivers.TaskConfig{
-		"GPU: the job runs without a share of the memory: there is no gate":                               seated(t, seat.Seat{Notice: "there is no gate"}, nil),
-		"GPU: the job runs without a share of the memory: reading EBBTIDE_GPU_SEAT: invalid":              {DeviceEnv: map[string]string{seat.Variable: "{]"}},
-		"memory: reading EBBTIDE_GPU_SEAT: memory_mib: must be ≥ 0":                                       {DeviceEnv: map[string]string{seat.Variable: `{"notice":"x","memory_mib":-1}`}},
-		"memory: /run/ebbtide cannot be mounted in the task's read-only volume at /run":                   seated(t, ours, nil, readOnly),
+		"GPU: the job runs without a share of the memory: there is no gate":                          seated(t, seat.Seat{Notice: "there is no gate"}, nil),
+		"GPU: the job runs without a share of the memory: reading EBBTIDE_GPU_SEAT: invalid":         {DeviceEnv: map[string]string{seat.Variable: "{]"}},
+		"memory: reading EBBTIDE_GPU_SEAT: memory_mib: must be ≥ 0":                                  {DeviceEnv: map[string]string{seat.Variable: `{"notice":"x","memory_mib":-1}`}},
+		"memory: /run/ebbtide cannot be mounted in the task's read-only volume at /run":              seated(t, ours, nil, readOnly),
 		"GPU: ignored: meta.ebbtide_gpu_group, meta.ebbtide_gpu_memory; the task has no shared seat": taskConfig(t, nil, map[string]string{"ebbtide_gpu_memory": "1", "ebbtide_gpu_group": "a", "ebbtide_priority": "1"}),
 	} {
 		before := len(cfg.Mounts)

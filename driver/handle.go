@@ -21,7 +21,6 @@ import (
 // the handle is unchanged, so that a stock driver can recover the task, too.
 const optionsEnv = "EBBTIDE_TASK_OPTIONS"
 
-// withOptions returns a copy of a handle with the task's options.
 func withOptions(handle *drivers.TaskHandle, opts *options.Task) (*drivers.TaskHandle, error) {
 	data, err := json.Marshal(opts)
 	if err != nil {

@@ -186,7 +186,6 @@ func (d *Driver) prepareMove(t *task) error {
 	return nil
 }
 
-// mayFreeze returns why a task cannot be frozen.
 func mayFreeze(t *task) error {
 	switch name := t.handle.Config.Name; {
 	case t.checkpoint == nil:
@@ -240,7 +239,6 @@ func (d *Driver) renewFreeze(t *task) error {
 	return d.extendLease(t)
 }
 
-// save prepares a task's move. If that fails, the task keeps running.
 func (d *Driver) save(ctx context.Context, t *task, files *checkpoint.Files, before checkpoint.State) {
 	cfg := t.handle.Config
 	t.setup.controller.Moving(cfg.ID, saving())
@@ -252,7 +250,6 @@ func (d *Driver) save(ctx context.Context, t *task, files *checkpoint.Files, bef
 	d.say(t, fmt.Sprintf("cannot be moved, keeps running: %v", err), nil)
 }
 
-// saving is the status of a task while it saves.
 func saving() status.Move { return status.Move{State: status.MoveSaving, Step: status.Unknown()} }
 
 // abort ends a failed preparation. It returns false if it was ended concurrently, with
@@ -434,7 +431,6 @@ func (d *Driver) releaseMove(t *task, why string) {
 	}
 }
 
-// mayEnd reports whether the checkpoint's signal ends the task if it has no handler.
 func (t *task) mayEnd() bool { return t.checkpoint != nil && t.checkpoint.Ends() }
 
 // thaw thaws a frozen task, with retries, as nothing else in this process would.
@@ -477,7 +473,6 @@ func (d *Driver) endFrozen(t *task) {
 	d.erase(t)
 }
 
-// erase removes the record of a freeze.
 func (d *Driver) erase(t *task) {
 	if err := d.recordFreeze(t, nil); err != nil {
 		d.logger.Warn("the task is not frozen, but still recorded as such", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
@@ -518,7 +513,6 @@ func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult
 	return &drivers.ExitResult{ExitCode: code, Err: errors.New("the task exited after saving its state, and was not moved: it restarts here")}
 }
 
-// resumeMove takes over the freeze of an earlier process.
 func (d *Driver) resumeMove(t *task) {
 	cfg := t.handle.Config
 	rec, err := private.Load(cfg.AllocDir, cfg.Name)
@@ -553,7 +547,6 @@ func (d *Driver) resumeMove(t *task) {
 	d.ready(t, cg, shown)
 }
 
-// thawStale thaws a task that an earlier process has frozen.
 func (d *Driver) thawStale(cfg *drivers.TaskConfig) {
 	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	if err != nil || rec.Frozen == nil {
@@ -568,7 +561,6 @@ func (d *Driver) thawStale(cfg *drivers.TaskConfig) {
 	}
 }
 
-// freezerOf finds the cgroup of a task's processes.
 func (d *Driver) freezerOf(t *task) (freezer, error) {
 	ctx, cancel := context.WithTimeout(t.setup.ctx, freezeWithin)
 	defer cancel()
@@ -593,7 +585,6 @@ func (d *Driver) freezerOf(t *task) (freezer, error) {
 	return cg, nil
 }
 
-// recordMove records the state of a preparation.
 func (d *Driver) recordMove(t *task, cg freezer, m status.Move) error {
 	return d.recordFreeze(t, &private.Frozen{
 		Run: t.handle.Config.ID, Cgroup: cg.FreezerDir(), State: m.State, Until: m.Until, Path: m.Path, Bytes: m.Bytes, Step: m.Step,
@@ -605,7 +596,6 @@ func (d *Driver) recordFreeze(t *task, f *private.Frozen) error {
 	return d.updateRecord(t, func(r *private.Record) { r.Frozen = f })
 }
 
-// updateRecord changes a task's record.
 func (d *Driver) updateRecord(t *task, what func(*private.Record)) error {
 	cfg := t.handle.Config
 	t.records.Lock()
@@ -618,7 +608,6 @@ func (d *Driver) updateRecord(t *task, what func(*private.Record)) error {
 	return rec.Save(cfg.AllocDir, cfg.Name)
 }
 
-// say sends an event about a task.
 func (d *Driver) say(t *task, message string, annotations map[string]string) {
 	cfg := t.handle.Config
 	d.emit(publish.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: message, Annotations: annotations})

@@ -23,7 +23,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// fakeFreezer is a task's freezer.
 type fakeFreezer struct {
 	mu       sync.Mutex
 	state    string // "runs", "frozen", "killed"
@@ -63,7 +62,6 @@ func (f *fakeFreezer) Thaw() error        { return f.to("runs") }
 func (f *fakeFreezer) Kill() error        { return f.to("killed") }
 func (f *fakeFreezer) FreezerDir() string { return f.dir }
 
-// moving is a driver with a movable task.
 type moving struct {
 	d        *Driver
 	inner    *fakeDriver
@@ -84,14 +82,12 @@ func newMoving(t *testing.T) *moving {
 	return m
 }
 
-// save writes a checkpoint when the task is signalled.
 func (m *moving) save(t *testing.T) {
 	t.Helper()
 	must.Eq(t, m.held.checkpoint.Signal, <-m.inner.signals)
 	must.NoError(t, os.WriteFile(filepath.Join(m.data, "ckpt-1"), []byte("abc"), 0o644))
 }
 
-// prepare makes the task ready to move.
 func (m *moving) prepare(t *testing.T) {
 	t.Helper()
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
@@ -278,7 +274,6 @@ func TestMove_recoveredWithoutOptions(t *testing.T) {
 	}
 }
 
-// A brief freeze is immediate, and without an event.
 func TestMove_frozenBriefly(t *testing.T) {
 	m := newMoving(t)
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze))
@@ -326,7 +321,6 @@ func TestMove_frozenBrieflyEnds(t *testing.T) {
 	must.ErrorIs(t, m.d.SignalTask("alloc/task/1", SignalFreeze), engine.ErrGone)
 }
 
-// A task that the kernel does not thaw can still be stopped.
 func TestMove_notThawed(t *testing.T) {
 	m := newMoving(t)
 	m.prepare(t)
@@ -374,7 +368,6 @@ func TestMove_stopped(t *testing.T) {
 	must.Eq(t, want, result(t, ch))
 }
 
-// A task that is stopped while saving stops as usual.
 func TestMove_stoppedWhileSaving(t *testing.T) {
 	m := newMoving(t)
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
@@ -384,7 +377,6 @@ func TestMove_stoppedWhileSaving(t *testing.T) {
 	must.Eq(t, "runs", m.fridge.is())
 }
 
-// A task that reaches its objective is not moved and gets its grace.
 func TestMove_objective(t *testing.T) {
 	m := newMoving(t)
 	m.prepare(t)

@@ -39,7 +39,6 @@ func TestOrphaned(t *testing.T) {
 	}
 }
 
-// A refused config does not configure a plugin; a valid one does, for good.
 func TestConfigured(t *testing.T) {
 	d := newDriver(t, Name)
 	spec, err := d.ConfigSchema()

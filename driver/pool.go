@@ -39,7 +39,6 @@ func (d *Driver) poolCores(configured float64, agent *base.AgentConfig) (policy.
 	return plan.Pool(in)
 }
 
-// cpusetSize is the number of CPUs in a list such as "0-3,7".
 func cpusetSize(list string) float64 {
 	return float64(idset.Parse[hw.CoreID](list).Size())
 }

@@ -53,7 +53,6 @@ func nodePrivate(cfg *drivers.TaskConfig) private.Dir {
 	return private.Open(filepath.Dir(cfg.AllocDir))
 }
 
-// recallRun looks up the last comparable run on this node. It never fails.
 func (d *Driver) recallRun(cfg *drivers.TaskConfig, opts *options.Task) {
 	if opts.Run == (history.Key{}) {
 		return
@@ -66,7 +65,6 @@ func (d *Driver) recallRun(cfg *drivers.TaskConfig, opts *options.Task) {
 	}
 }
 
-// receiveRun adopts the cost of a comparable run on another node.
 func (d *Driver) receiveRun(t *task, text string) error {
 	run, err := t.run.Parse(text)
 	switch {

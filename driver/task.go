@@ -48,7 +48,6 @@ func readTaskOptions(cfg *drivers.TaskConfig) (*options.Task, error) {
 	return opts, errs.Err()
 }
 
-// dirsOf are the directories in which a task may save its state.
 func dirsOf(cfg *drivers.TaskConfig) checkpoint.Dirs {
 	dir := cfg.TaskDir()
 	dirs := checkpoint.Dirs{Local: dir.LocalDir, Alloc: dir.SharedAllocDir, Mounts: make(map[string]string, len(cfg.Mounts))}
@@ -58,7 +57,6 @@ func dirsOf(cfg *drivers.TaskConfig) checkpoint.Dirs {
 	return dirs
 }
 
-// readMeta collects the ebbtide_* meta from a task's environment.
 func readMeta(env map[string]string) map[string]string {
 	meta := make(map[string]string)
 	for name, value := range env {

@@ -17,7 +17,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// taskConfig is a task's config as a plugin gets it.
 func taskConfig(t *testing.T, config map[string]any, meta map[string]string) *drivers.TaskConfig {
 	t.Helper()
 	cfg := &drivers.TaskConfig{ID: "alloc/task/1", Name: "task", AllocID: "alloc", Env: map[string]string{"PATH": "/bin"}}
@@ -67,7 +66,6 @@ func TestTaskWork(t *testing.T) {
 	must.Eq(t, remaining.Declared{Epochs: 3}, opts.Work)
 }
 
-// plainOptions are those of a task without settings for Ebbtide.
 func plainOptions() *options.Task {
 	return &options.Task{Limit: true, Targets: target.Targets{Hold: 1}, Act: options.Actions{Grace: 30 * time.Second}}
 }

@@ -87,7 +87,6 @@ func (t *task) holdLogs() {
 	}
 }
 
-// releaseLogs lets Nomad see the end of the task's output.
 func (t *task) releaseLogs() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -185,7 +184,6 @@ func (d *Driver) flushEvents(t *task, ended <-chan control.Ended) {
 	}
 }
 
-// waitInner waits on the instance that holds the task.
 func (d *Driver) waitInner(t *task) *drivers.ExitResult {
 	ch, err := t.instance().WaitTask(d.ctx, t.handle.Config.ID)
 	if err != nil {
@@ -282,7 +280,6 @@ func (d *Driver) afterKill(t *task, res *drivers.ExitResult) *drivers.ExitResult
 // errOOM is worded as by Nomad's driver.
 var errOOM = errors.New("OOM Killed")
 
-// reportRemoved explains a container that vanished under a running task.
 func (d *Driver) reportRemoved(t *task) {
 	cfg := t.handle.Config
 	d.logger.Warn("the task's container was removed from outside", "task", cfg.Name, "alloc_id", cfg.AllocID)

@@ -74,7 +74,6 @@ func (i *fakeDriver) SignalTask(_ string, signal string) error {
 }
 func (i *fakeDriver) DestroyTask(string, bool) error { return nil }
 
-// fakeEngine is an engine with scripted answers.
 type fakeEngine struct {
 	mu    sync.Mutex
 	finds []found // the last one repeats
@@ -106,8 +105,6 @@ func (w *fakeEngine) Inspect(context.Context, *drivers.TaskHandle) (engine.State
 	return f.State, f.err
 }
 
-// waiting returns a driver that holds one task in an instance, and a channel of its
-// events' messages.
 func waiting(t *testing.T, finds ...found) (d *Driver, first, second *fakeDriver, messages <-chan string) {
 	first = &fakeDriver{results: make(chan *drivers.ExitResult, 1), recovered: make(chan string, 1)}
 	second = &fakeDriver{results: make(chan *drivers.ExitResult, 1), recovered: make(chan string, 1)}

@@ -305,7 +305,6 @@ func (f *Files) newest(now, before State, unchanged map[string]int) (name string
 	return name, busy
 }
 
-// why explains the lack of a checkpoint.
 func (f *Files) why(now, before State, err error) error {
 	pattern := path.Join(f.prefix, f.pattern)
 	changed := 0

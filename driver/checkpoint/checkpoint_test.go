@@ -120,7 +120,6 @@ func TestWait_directory(t *testing.T) {
 	must.Eq(t, Saved{Path: "/alloc/data/ckpt-1", Bytes: 9}, p.wait(t, before))
 }
 
-// The one written last: trainers keep several.
 func TestWait_several(t *testing.T) {
 	p := newPlace(t)
 	before := p.look(t)
@@ -150,7 +149,6 @@ func TestWait_fails(t *testing.T) {
 	fails(before, "was still being written, or is empty")
 }
 
-// A link out of the task's directory shows nothing of its target.
 func TestLook_link(t *testing.T) {
 	p := newPlace(t)
 	outside := filepath.Join(t.TempDir(), "secret")

@@ -24,7 +24,6 @@ type watch struct {
 	ended  chan struct{} // closed when the queue is no longer read
 }
 
-// newWatch watches for a file beneath a directory.
 func newWatch(root *taskfs.Dir, name string) (*watch, error) {
 	dir, err := root.Sub(path.Dir(name))
 	if err != nil {

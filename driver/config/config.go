@@ -137,7 +137,6 @@ func Parse(values map[string]any) (*Settings, error) {
 	return s, nil
 }
 
-// parse validates the common options.
 func (c common) parse(errs *fields.Errors) *Settings {
 	s := &Settings{
 		Engine:        c.Engine,

@@ -244,7 +244,6 @@ func (c *Controller) Step(ctx context.Context, id string) float64 {
 	}
 }
 
-// post queues work for the loop.
 func (c *Controller) post(f func(context.Context)) {
 	c.mu.Lock()
 	c.posted = append(c.posted, f)
@@ -275,7 +274,6 @@ func (c *Controller) Run(ctx context.Context) {
 	c.loop(ctx)
 }
 
-// loop is Run without drawing.
 func (c *Controller) loop(ctx context.Context) {
 	ticker := time.NewTicker(c.tickEvery())
 	defer ticker.Stop()
@@ -356,7 +354,6 @@ func (c *Controller) runWhenDue(ctx context.Context, now time.Time) {
 	}()
 }
 
-// add adds a task and starts to look for its cgroup.
 func (c *Controller) add(ctx context.Context, t Task) {
 	if c.find(t.ID) != nil {
 		return
@@ -372,7 +369,6 @@ func (c *Controller) add(ctx context.Context, t Task) {
 	c.locate(ctx, s, 100*time.Millisecond)
 }
 
-// locate finds a task's cgroup in the background, with retries.
 func (c *Controller) locate(ctx context.Context, t *task, retry time.Duration) {
 	go func() {
 		cg, err := t.Locate(ctx)

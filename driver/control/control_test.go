@@ -36,7 +36,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// kernel is a cgroup in memory.
 type kernel struct {
 	mu     sync.Mutex
 	usage  limits.Usage
@@ -94,7 +93,6 @@ func (k *kernel) Threads() limits.Threads {
 	return limits.Threads{1: k.wanted}
 }
 
-// wants lets a task's threads run, or wait for a CPU.
 func (k *kernel) wants(d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -122,7 +120,6 @@ type node struct {
 	dir    string
 }
 
-// fake is a task on it.
 type fake struct {
 	Task
 	*kernel
@@ -130,12 +127,10 @@ type fake struct {
 	progress progress.Config // read when the task is started
 }
 
-// bubble makes a synctest test.
 func bubble(f func(t *testing.T)) func(t *testing.T) {
 	return func(t *testing.T) { synctest.Test(t, f) }
 }
 
-// decider is a policy with agent options.
 func decider(t testing.TB, name string, options ...string) policy.Decider {
 	t.Helper()
 	p, err := policies.Find(name)
@@ -213,7 +208,6 @@ func (n *node) task(name string) *fake {
 	return f
 }
 
-// start adds a task and waits until the loop is idle.
 func (n *node) start(f *fake) {
 	n.t.Helper()
 	n.c.Add(f.Task)
@@ -229,7 +223,6 @@ func (n *node) remove(f *fake) {
 // behaviour maps tasks to what they do in a second: CPU-seconds used, and a line.
 type behaviour = map[*fake]func() (cpu float64, line string)
 
-// second lets a second pass in which every task uses CPU and writes its line.
 func (n *node) second(tasks behaviour) {
 	n.t.Helper()
 	for f, do := range tasks {
@@ -387,7 +380,6 @@ func TestRecoveryRestoresAndKeepsLimits(t *testing.T) {
 	})(t)
 }
 
-// A state of another allocation, or a forged one, is ignored.
 func TestForgedStateIsNone(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
@@ -441,7 +433,6 @@ func TestSlowSourceDelaysItsOwnTaskOnly(t *testing.T) {
 	})(t)
 }
 
-// A source that hangs is like one without progress.
 func TestSourceThatHangs(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
@@ -539,7 +530,6 @@ func TestEntitlement(t *testing.T) {
 	})(t)
 }
 
-// A task without a cgroup has a status, targets and an event.
 func TestTaskWithoutCgroup(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
@@ -749,7 +739,6 @@ func (f *fake) history(t testing.TB) []status.Row {
 	return rows
 }
 
-// ended runs a task for five seconds and removes it.
 func (n *node) ended(name string) *fake {
 	n.t.Helper()
 	f := n.task(name)

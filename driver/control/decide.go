@@ -60,7 +60,6 @@ func (c *Controller) decide(ctx context.Context, event policy.Event) {
 	c.enforce(ctx, tasks, now)
 }
 
-// takeSnapshot builds the policy's input.
 func (c *Controller) takeSnapshot(tasks []*task, outside policy.Cores, event policy.Event, now time.Time) policy.Snapshot {
 	s := policy.Snapshot{
 		NowS:             float64(now.UnixMilli()) / 1e3,
@@ -89,7 +88,6 @@ func (c *Controller) takeSnapshot(tasks []*task, outside policy.Cores, event pol
 // share is an amount of CPU as a fraction of the pool that limits refer to.
 func (c *Controller) share(cores policy.Cores) policy.Share { return policy.Share(cores / c.pool) }
 
-// accept stores an outcome.
 func (c *Controller) accept(tasks []*task, out policy.Outcome, now time.Time) {
 	c.alpha, c.state, c.floor, c.guarded = math.NaN(), out.State, out.Floor, out.SlackCPUS != nil
 	if out.Alpha != nil {
@@ -106,7 +104,6 @@ func (c *Controller) accept(tasks []*task, out policy.Outcome, now time.Time) {
 	}
 }
 
-// mode is how limits are enforced.
 func (c *Controller) mode() plan.Mode {
 	if c.opts.Policy.Name == none.Name {
 		return plan.ModeNone
@@ -114,7 +111,6 @@ func (c *Controller) mode() plan.Mode {
 	return c.opts.Mode
 }
 
-// enforce plans, damps and applies the limits.
 func (c *Controller) enforce(ctx context.Context, tasks []*task, now time.Time) {
 	reqs := make([]plan.Request, len(tasks))
 	for i, t := range tasks {

@@ -26,7 +26,6 @@ type reportedState struct {
 	unparked   bool      // memory could not be parked
 }
 
-// metric is the name of the task's metric for display.
 func (t *task) metric() string {
 	if t.m.Report.Metric != "" {
 		return t.m.Report.Metric
@@ -96,7 +95,6 @@ func (t *task) reportProgress(was measure.Measurement, now time.Time) {
 	}
 }
 
-// noProgress describes the lack of progress in the task's output.
 func (t *task) noProgress() string {
 	switch {
 	case t.Where != "":
@@ -178,7 +176,6 @@ func (t *task) reportClass(class policy.Class) {
 	}
 }
 
-// targetReached records a reached target and acts on it.
 func (t *task) targetReached(r target.Reached, now time.Time) {
 	t.reached = r.State
 	text := fmt.Sprintf("%s target %.6g reached: %s = %.6g", r.State, r.Target, t.metric(), r.Value)

@@ -41,7 +41,6 @@ func (t *task) refreshGPU(now time.Time) {
 	t.reportGPU(last, r, now)
 }
 
-// reportGPU reports changes of the task's GPU memory.
 func (t *task) reportGPU(last, r seat.Report, now time.Time) {
 	const kind = "gpu"
 	for state, mark := range map[seat.State]string{seat.Parked: "gpu.parked", seat.Paused: "gpu.paused"} {

@@ -60,7 +60,6 @@ type resume struct {
 // maxState bounds a state, in bytes.
 const maxState = 1 << 20
 
-// state encodes the task's resume.
 func (t *task) state() []byte {
 	r := resume{
 		Run: t.ID, Offset: t.m.Offset, Base: t.base,

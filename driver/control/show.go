@@ -19,7 +19,6 @@ func (c *Controller) showEvery() time.Duration {
 	return max(time.Second, time.Duration(len(c.tasks))*200*time.Millisecond)
 }
 
-// show publishes a task.
 func (c *Controller) show(t *task, now time.Time, final bool) {
 	t.readUsage()
 	t.show.Write(c.status(t, now), c.row(t, now), t.state(), now, final)
@@ -76,7 +75,6 @@ func (c *Controller) status(t *task, now time.Time) status.Status {
 	}
 }
 
-// fairStatus compares a training task with its twin.
 func (t *task) fairStatus() status.Fair {
 	f := status.Fair{RemainingCPUS: status.Unknown(), QualityCPUS: status.Unknown(), AheadCPUS: status.Unknown(), CapCores: status.Unknown()}
 	if !t.hasTwin() {
@@ -149,7 +147,6 @@ func (c *Controller) node() status.Node {
 	return n
 }
 
-// explanation explains the task's CPU in a sentence.
 func (t *task) explanation(mode plan.Mode) string {
 	switch {
 	case !t.Limited && t.Pinned > 0:

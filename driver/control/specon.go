@@ -21,7 +21,6 @@ type speconState struct {
 	why      string
 }
 
-// categorise runs SpeCon's Algorithm 1.
 func (c *Controller) categorise(now time.Time) {
 	c.nextSpeCon = now.Add(c.opts.SpeConInterval)
 	in := specon.Input{Params: c.opts.SpeCon}

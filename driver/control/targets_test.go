@@ -33,7 +33,6 @@ func (n *node) target(name string, targets target.Targets) (*fake, chan target.R
 	return f, reached
 }
 
-// says is a behaviour that prints one value after the other.
 func says(values ...any) func() (float64, string) {
 	step := 0
 	return func() (float64, string) {
@@ -161,7 +160,6 @@ func TestAcceptableTaskYieldsOnWhenOthersLeave(t *testing.T) {
 	}
 }
 
-// Values beside the declared metric reach nothing.
 func TestTargetsOfOneMetric(t *testing.T) {
 	bubble(func(t *testing.T) {
 		for _, lines := range [][]string{
@@ -182,7 +180,6 @@ func TestTargetsOfOneMetric(t *testing.T) {
 	})(t)
 }
 
-// Another metric than the declared one reaches nothing, and an event reports it.
 func TestTargetsPause(t *testing.T) {
 	bubble(func(t *testing.T) {
 		for _, name := range []string{"auto", "tradl"} {
@@ -352,7 +349,6 @@ func TestIOWeights(t *testing.T) {
 	})(t)
 }
 
-// Frequent joins and leaves do not prevent the regular decision.
 func TestJoinsDoNotPostponeTheInterval(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)

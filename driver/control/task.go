@@ -74,7 +74,6 @@ type interval struct {
 	sum       float64
 }
 
-// newTask makes a task, with the state of an earlier process.
 func (c *Controller) newTask(ctx context.Context, t Task) *task {
 	now := time.Now()
 	s := &task{
@@ -106,7 +105,6 @@ func (c *Controller) newTask(ctx context.Context, t Task) *task {
 
 var errNotLocated = errors.New("the task's cgroup has not been found yet")
 
-// cpu returns the CPU-seconds used, for the observer.
 func (t *task) cpu() (float64, error) {
 	cg := t.located.Load()
 	if cg == nil {
@@ -116,7 +114,6 @@ func (t *task) cpu() (float64, error) {
 	return u.CPUSeconds, err
 }
 
-// attach sets the task's cgroup and reads Nomad's limits from it.
 func (c *Controller) attach(t *task, cg Cgroup) {
 	if t.restored != nil {
 		cg.SetConversion(t.restored.Conversion)
@@ -146,7 +143,6 @@ func (c *Controller) attach(t *task, cg Cgroup) {
 	t.show.Changed(false)
 }
 
-// refresh adopts the observer's latest measurement.
 func (t *task) refresh(now time.Time) {
 	t.show.Flush(now)
 	was, m := t.m, t.observer.Latest()
@@ -173,7 +169,6 @@ func (t *task) readUsage() {
 	}
 }
 
-// refreshLimits adopts the limiter's state.
 func (t *task) refreshLimits() {
 	if t.limiter == nil {
 		return
@@ -208,7 +203,6 @@ func (t *task) closeInterval(now time.Time, nodeMemory float64) {
 	t.resources.close(t.cgroup.Resources(), dt, nodeMemory, progress)
 }
 
-// measured reports whether the task's growth is known.
 func (t *task) measured() bool { return t.m.Estimate.Measured || t.m.Estimate.Diverged }
 
 // growth is G for a pool (FlowCon, eq. 2: P/R with R a fraction of it), and P; nil if
@@ -221,7 +215,6 @@ func (t *task) growth(pool policy.Cores) (g, p *float64) {
 	return &growth, &progress
 }
 
-// policyTask is the task in a snapshot.
 func (t *task) policyTask(use policy.Share, pool policy.Cores, event policy.Event) policy.Task {
 	p := policy.Task{ID: t.ID, Kind: t.kind(), Use: use}
 	if t.decision.Rule != "" {
@@ -250,7 +243,6 @@ func (t *task) policyTask(use policy.Share, pool policy.Cores, event policy.Even
 	return p
 }
 
-// accept stores a decision.
 func (t *task) accept(d policy.Decision, now time.Time) {
 	was := t.decision
 	if t.kind() == policy.Training && d.Category == policy.New {

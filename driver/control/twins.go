@@ -59,7 +59,6 @@ const (
 	capDecay = 0.9
 )
 
-// hasTwin reports whether the task has a twin.
 func (t *task) hasTwin() bool { return t.Limited && t.kind() == policy.Training }
 
 // size returns the task's remaining work as of its current CPU usage; nil if unknown.
@@ -226,7 +225,6 @@ func (c *Controller) endTwin(t *task, now time.Time) (ahead time.Duration, why s
 	return ahead, why, true
 }
 
-// lateReason guesses why a task ended later than its twin.
 func (t *task) lateReason(pool policy.Cores) string {
 	used := policy.CPUSeconds(t.usage.CPUSeconds)
 	switch off := float64(t.fair.first / used); {
@@ -242,7 +240,6 @@ func (t *task) lateReason(pool policy.Cores) string {
 	return "the node changed in the meantime"
 }
 
-// reportEnd reports how a task ended relative to its twin.
 func (c *Controller) reportEnd(t *task, now time.Time) (said bool) {
 	ahead, why, ok := c.endTwin(t, now)
 	took := now.Sub(t.began)
@@ -258,7 +255,6 @@ func (c *Controller) reportEnd(t *task, now time.Time) (said bool) {
 	return true
 }
 
-// round rounds a duration for display.
 func round(d time.Duration) time.Duration {
 	if d > 10*time.Minute {
 		return d.Round(time.Minute)
@@ -279,7 +275,6 @@ type twinState struct {
 // maxTwins bounds it, in bytes.
 const maxTwins = 1 << 20
 
-// saveTwins writes the ghosts to the private directory of an allocation.
 func (c *Controller) saveTwins(in private.Dir) {
 	if !c.twins.dirty {
 		return

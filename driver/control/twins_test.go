@@ -153,7 +153,6 @@ func TestTwinSurvives(t *testing.T) {
 	})(t)
 }
 
-// twins is the total service of the tasks' twins.
 func (n *node) twins(tasks ...*fake) (sum policy.CPUSeconds) {
 	n.t.Helper()
 	n.c.post(func(ctx context.Context) { n.c.decide(ctx, policy.EventNone) })
@@ -164,7 +163,6 @@ func (n *node) twins(tasks ...*fake) (sum policy.CPUSeconds) {
 	return sum
 }
 
-// A suspended node harms no task.
 func TestTwinStandsStill(t *testing.T) {
 	bubble(func(t *testing.T) {
 		var n *node
@@ -202,7 +200,6 @@ func TestTwinCap(t *testing.T) {
 	})(t)
 }
 
-// The reasons for a late end.
 func TestLateBecause(t *testing.T) {
 	of := func(first policy.CPUSeconds, most policy.Cores) string {
 		task := &task{usage: limits.Usage{CPUSeconds: 100}, fair: fair{first: first, most: most}}

@@ -90,7 +90,6 @@ func (l *Limiter) start(ctx context.Context) {
 	}()
 }
 
-// done stores the result of an attempt.
 func (l *Limiter) done(ctx context.Context, want, got limits.Limits, err, readErr error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -82,7 +82,6 @@ func TestLimiter(t *testing.T) {
 	})
 }
 
-// Failures are reported and retried with back-off.
 func TestLimiter_fails(t *testing.T) {
 	for name, fail := range map[string]func(*kernel, bool){
 		"refused": func(k *kernel, on bool) {

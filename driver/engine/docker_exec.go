@@ -76,7 +76,6 @@ func (e *DockerEngine) execCreate(ctx context.Context, id string, opts *drivers.
 	return exec.ID, nil
 }
 
-// resize passes on the terminal's sizes.
 func (e *DockerEngine) resize(ctx context.Context, exec string, sizes <-chan drivers.TerminalSize) {
 	for {
 		select {

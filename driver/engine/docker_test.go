@@ -61,7 +61,6 @@ func TestPrepareKeepsTheConfigAndAddsOurLabels(t *testing.T) {
 	must.Eq[any](t, "loss", own.Progress["metric"], must.Sprint("a recovered task reads its options from the handle"))
 }
 
-// daemon serves a part of Docker's API.
 func daemon(t *testing.T, routes map[string]any) (*DockerEngine, *[]string) {
 	var calls []string
 	e := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -184,7 +183,6 @@ func TestExecPassesAllOutputOn(t *testing.T) {
 	}
 }
 
-// TestExecEndsWithItsCaller has a silent command.
 func TestExecEndsWithItsCaller(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	e := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -215,7 +213,6 @@ type buffer struct{ bytes.Buffer }
 
 func (b *buffer) Close() error { return nil }
 
-// The quota's period stays the job's.
 func TestApplyKeepsThePeriod(t *testing.T) {
 	for name, c := range map[string]struct {
 		period        int64

@@ -69,7 +69,6 @@ func (execEngine) Prepare(ctx context.Context, cfg *drivers.TaskConfig) (string,
 	return "", nil
 }
 
-// execCgroup is the cgroup with the task's processes.
 func execCgroup(cfg *drivers.TaskConfig) string {
 	switch cgroupslib.GetMode() {
 	case cgroupslib.CG1:

@@ -34,5 +34,4 @@ func NewCurve(history []Point) Curve {
 	return c
 }
 
-// same reports whether two figures are equal, with NaN equal to NaN.
 func same(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }

@@ -19,7 +19,6 @@ const (
 // linearising noisy values to find k would amplify the noise near m.
 const shapes = 9
 
-// phi returns the value of every shape at x.
 func phi(x float64) (y [shapes]float64) {
 	e := math.Exp(-1.5 * x)
 	y[0] = 1 - x
@@ -207,7 +206,6 @@ func (f *fitter) spread() float64 {
 	return math.Max(noise(newer, f.tmp[:0])/math.Sqrt(per), minResidual)
 }
 
-// misfit is the mean squared residual of a regression, with outliers capped.
 func (f *fitter) misfit(n int, sigma float64) float64 {
 	q := 0.0
 	lim := 9 * sigma * sigma
@@ -309,7 +307,6 @@ const (
 	recentShare = 0.25  // the second window: the newest quarter of the CPU-seconds
 )
 
-// plateau reports whether the curve is flat, given whether it was flat before.
 func (f *fitter) plateau(was bool) bool {
 	n := len(f.cells)
 	if n < plateauReports {

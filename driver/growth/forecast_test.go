@@ -55,7 +55,6 @@ func TestFit_restarted(t *testing.T) {
 	must.InDelta(t, 40, way, 6)
 }
 
-// The answer is never negative, and shorter for nearer values.
 func TestFit_anything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := newRobust(Min)

@@ -12,7 +12,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// interval reports values and closes the interval.
 func (g *Gain) interval(values ...float64) (gain, previous *float64) {
 	for _, v := range values {
 		g.Add(v)

@@ -109,7 +109,6 @@ type health struct {
 	finite   int
 }
 
-// note takes a value and reports whether it is finite.
 func (h *health) note(v float64) bool {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		h.diverged, h.finite = true, 0

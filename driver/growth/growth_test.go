@@ -177,7 +177,6 @@ func TestRobust_unmeasured(t *testing.T) {
 	must.Eq(t, 5, m.Reports)
 }
 
-// On clean curves growth is the slope.
 func TestRobust_slope(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -242,7 +241,6 @@ func TestRobust_constant(t *testing.T) {
 	must.False(t, m.Plateau)
 }
 
-// Overfitting: a slowly worsening metric is no growth.
 func TestRobust_worse(t *testing.T) {
 	e := build(t, "robust", Min)
 	f := func(c float64) float64 {
@@ -276,7 +274,6 @@ func TestRobust_plateauNeedsReports(t *testing.T) {
 	}
 }
 
-// Single spikes of either sign and any age change little.
 func TestRobust_outliers(t *testing.T) {
 	f := func(c float64) float64 { return math.Exp(-c / 20) }
 	clean := follow(build(t, "robust", Min), 50, f)
@@ -313,7 +310,6 @@ func TestRobust_duplicates(t *testing.T) {
 	must.Eq(t, 30, b.Reports)
 }
 
-// Reports read at once share one CPU reading and count as one.
 func TestRobust_batches(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	e := build(t, "robust", Min)
@@ -431,7 +427,6 @@ func TestRobust_twoSeries(t *testing.T) {
 	must.StrNotContains(t, m.Why, "restarted")
 }
 
-// A slightly lower CPU reading is jitter, not a restart.
 func TestRobust_jitter(t *testing.T) {
 	e := newRobust(Min)
 	feed(e, at(10, 3), at(9.9, 2.9), at(20, 2), at(30, 1))
@@ -531,7 +526,6 @@ func TestRobust_deterministic(t *testing.T) {
 	must.Eq(t, run(), run())
 }
 
-// Unevenly spaced reports leave no empty bins.
 func TestRobust_uneven(t *testing.T) {
 	e := newRobust(Min)
 	e.Add(at(1, 10))

@@ -160,7 +160,6 @@ func (h *history) rangeNow(n int) float64 {
 	return span
 }
 
-// thin joins the neighbours that are closest for their age.
 func (h *history) thin() {
 	now := h.end()
 	all := now - h.cells[0].c
@@ -177,7 +176,6 @@ func (h *history) thin() {
 	h.done--
 }
 
-// drop removes the unfiltered cells from i on.
 func (h *history) drop(i int) { h.cells = h.cells[:i] }
 
 // cut removes the cells before i; the range is kept.

@@ -10,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// draw draws a noisy curve with unevenly spaced reports.
 func draw(t *rapid.T) []Point {
 	n := rapid.IntRange(1, 120).Draw(t, "n")
 	k := rapid.Float64Range(0.001, 0.5).Draw(t, "k")
@@ -50,7 +49,6 @@ func TestRobust_invariance(t *testing.T) {
 	})
 }
 
-// For any input the figures are finite, not negative and consistent.
 func TestEstimators_anything(t *testing.T) {
 	weird := rapid.OneOf(
 		rapid.Float64(),

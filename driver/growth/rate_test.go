@@ -45,7 +45,6 @@ func TestRobust_learningRateDrops(t *testing.T) {
 	must.False(t, feed(next, Point{T: 60, CPU: 60, Value: 0.52, Step: 60, LR: 0.001}).Measured)
 }
 
-// Only the drop of a step schedule ends a plateau.
 func TestRobust_learningRateDecays(t *testing.T) {
 	for name, lr := range map[string]func(i int) float64{
 		"constant":    constant,

@@ -168,7 +168,6 @@ func (e *robust) lostGround() bool {
 	return now-level > math.Max(4*noise(before, e.work.tmp[:0]), 0.05*e.hist.span)
 }
 
-// cut drops the history before the restart; the range is kept.
 func (e *robust) cut() {
 	e.hist.cut(e.mark)
 	e.mark, e.scraps = 0, 0

@@ -86,7 +86,6 @@ func (c *Cgroup) Usage() (Usage, error) {
 	return u, err
 }
 
-// keyed yields the pairs of a flat keyed file.
 func keyed(text string) iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
 		for line := range strings.Lines(text) {

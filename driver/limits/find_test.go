@@ -250,7 +250,6 @@ func TestFinder_refuses(t *testing.T) {
 	})
 }
 
-// A task can be limited without cpuacct or memory.
 func TestFinder_partOfV1(t *testing.T) {
 	m := newMachine(t)
 	m.mounts(mountApart)
@@ -388,7 +387,6 @@ func TestCgroup_errors(t *testing.T) {
 	}
 }
 
-// A refused value is reported with its file.
 func TestCgroup_refusedValue(t *testing.T) {
 	m, c, dir := newCgroup(t, 2)
 	must.NoError(t, os.Remove(filepath.Join(m.dir, dir, "cpu.weight")))

@@ -75,7 +75,6 @@ func spin() (x uint64) {
 	return x
 }
 
-// kernel is a group in the machine's cgroup tree.
 type kernel struct {
 	t       *testing.T
 	version int
@@ -183,7 +182,6 @@ func (k *kernel) run(task, helper string, cpu int) *Cgroup {
 	return c
 }
 
-// cgroup is k itself, for limits above the tasks.
 func (k *kernel) cgroup() *Cgroup {
 	return &Cgroup{cpu: control{version: k.version, dir: k.dirs[0], base: k.dirs[0]}}
 }
@@ -196,7 +194,6 @@ func (k *kernel) start(helper string, cpu int) int {
 	return pid
 }
 
-// startTalking also returns the helper's stdin.
 func (k *kernel) startTalking(helper string, cpu int) (pid int, stdin io.Writer) {
 	k.t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -305,8 +302,8 @@ func TestKernel_readBack(t *testing.T) {
 	must.Less(t, 1<<30, mem)
 }
 
-// divides checks that busy tasks on one CPU get CPU time in proportion to the weights
-// of their shares.
+// checkDivision checks that busy tasks on one CPU get CPU time in proportion to their
+// weights.
 func checkDivision(t *testing.T, tasks []*Cgroup, shares ...uint64) {
 	t.Helper()
 	weights, sum, used := make([]float64, len(tasks)), 0.0, 0.0
@@ -443,7 +440,6 @@ func ownQuota() {
 	fmt.Print(cores)
 }
 
-// enter moves a helper into its groups.
 func enter() error {
 	runtime.LockOSThread() // namespaces belong to threads
 	var errs []error

@@ -181,7 +181,6 @@ func netDev(text string) (sum float64) {
 	return sum
 }
 
-// pids are the processes in the cgroup and its children, sorted.
 func (c *Cgroup) pids() []int {
 	var out []int
 	dirs := []string{c.cpu.dir}

@@ -13,7 +13,6 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// link makes a symbolic link, as namespaces are named by.
 func (m *machine) link(name, target string) {
 	m.t.Helper()
 	name = filepath.Join(m.dir, name)
@@ -28,7 +27,6 @@ func (m *machine) network(pid, ns, dev string) {
 		" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n"+dev)
 }
 
-// equal compares with NaN equal to itself.
 func equal(t *testing.T, want, got Resources, settings ...must.Setting) {
 	t.Helper()
 	must.Eq(t, fmt.Sprintf("%+v", want), fmt.Sprintf("%+v", got), settings...)
@@ -91,7 +89,6 @@ func TestResources_stackedDevices(t *testing.T) {
 	equal(t, Resources{3000, 3, unknown}, c.Resources())
 }
 
-// Newer kernels report 0 on version 1 without counting.
 func TestResources_v1NotCounting(t *testing.T) {
 	const file = "blkio.throttle.io_service_bytes_recursive"
 	m, c := v1Blkio(t, map[string]string{file: nothingCounted})
@@ -122,7 +119,6 @@ func TestResources_v2(t *testing.T) {
 	equal(t, Resources{unknown, unknown, unknown}, c.Resources())
 }
 
-// The cpu and block I/O controllers may be of different versions.
 func TestFinder_blockIO(t *testing.T) {
 	t.Run("cpu on v1, io on v2", func(t *testing.T) {
 		m := newMachine(t)

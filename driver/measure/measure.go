@@ -238,7 +238,6 @@ func (o *Observer) publish() {
 	o.latest.Store(&m)
 }
 
-// curve is the state of the metric that has targets.
 func (o *Observer) curve() remaining.Curve {
 	c := remaining.Curve{Fit: o.now.Estimate.Fit, Plateau: o.now.Estimate.Plateau}
 	if w := o.cfg.Targets; w != nil && o.now.Paused == "" {
@@ -248,7 +247,6 @@ func (o *Observer) curve() remaining.Curve {
 	return c
 }
 
-// poll reads new reports and the CPU time used.
 func (o *Observer) poll(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
@@ -285,7 +283,6 @@ func (o *Observer) poll(ctx context.Context) {
 	o.now.Offset = o.source.Offset()
 }
 
-// failed records the result of reading.
 func (o *Observer) failed(err error) {
 	if o.now.Err = err; err != nil {
 		o.now.Failures++
@@ -293,7 +290,6 @@ func (o *Observer) failed(err error) {
 	}
 }
 
-// take passes reports to their consumers.
 func (o *Observer) take(reports []progress.Report, before float64, beforeAt time.Time) {
 	if o.cfg.Service {
 		for _, r := range reports {
@@ -369,7 +365,6 @@ func (o *Observer) estimate(reports []progress.Report, before float64, beforeAt 
 	o.estimator.Add(growth.Point{T: seconds(at), CPU: cpu, Value: sum / float64(finite), Step: step, LR: lr})
 }
 
-// measure closes a measurement interval.
 func (o *Observer) measure(closeGain bool) {
 	if closeGain {
 		o.now.Gain.Interval++

@@ -23,7 +23,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// source returns what the test has set.
 type source struct {
 	mu      sync.Mutex
 	goal    string
@@ -58,7 +57,6 @@ func (s *source) SetOffset(data json.RawMessage) {
 	_ = json.Unmarshal(data, &s.taken)
 }
 
-// task is a task whose reports and CPU use the test sets.
 type task struct {
 	*source
 	*Observer
@@ -119,7 +117,6 @@ func (k *task) measure() Measurement {
 
 func in(t *testing.T, f func(t *testing.T)) { t.Helper(); synctest.Test(t, f) }
 
-// The epoch needs a report and CPU time.
 func TestObserver_epoch(t *testing.T) {
 	in(t, func(t *testing.T) {
 		k := observe(t, Config{})
@@ -142,7 +139,6 @@ func TestObserver_epoch(t *testing.T) {
 	})
 }
 
-// Reports of one poll are one point, at its middle.
 func TestObserver_growth(t *testing.T) {
 	in(t, func(t *testing.T) {
 		k := observe(t, Config{})
@@ -157,7 +153,6 @@ func TestObserver_growth(t *testing.T) {
 	})
 }
 
-// Measurements are immutable.
 func TestObserver_immutable(t *testing.T) {
 	in(t, func(t *testing.T) {
 		low := 0.5
@@ -184,7 +179,6 @@ func TestObserver_service(t *testing.T) {
 	})
 }
 
-// Another metric restarts the measurement.
 func TestObserver_anotherMetric(t *testing.T) {
 	in(t, func(t *testing.T) {
 		k := observe(t, Config{})
@@ -202,7 +196,6 @@ func TestObserver_anotherMetric(t *testing.T) {
 	})
 }
 
-// A later process continues.
 func TestObserver_resume(t *testing.T) {
 	in(t, func(t *testing.T) {
 		k := observe(t, Config{})

@@ -61,7 +61,6 @@ func Key(name string) (key string, ours bool) {
 	return key, strings.HasPrefix(key, Prefix)
 }
 
-// readMeta reads one key.
 func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 	switch key {
 	case KeyGoal:

@@ -89,7 +89,6 @@ func Read(in Input) (*Task, fields.Errors) {
 	return o, errs
 }
 
-// merge adds the errors joined in err.
 func merge(errs *fields.Errors, err error) {
 	if err == nil {
 		return

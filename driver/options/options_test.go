@@ -32,7 +32,6 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// tagged is the type of the field with a name in a tag.
 func tagged(t *testing.T, in reflect.Type, tag, name string) reflect.Type {
 	for i := range in.NumField() {
 		if in.Field(i).Tag.Get(tag) == name {
@@ -55,7 +54,6 @@ func TestKey(t *testing.T) {
 	must.False(t, ours)
 }
 
-// Errors name the invalid field, whichever check finds them.
 func TestRead_paths(t *testing.T) {
 	_, errs := Read(Input{
 		Blocks: Blocks{

@@ -199,7 +199,6 @@ func (d Definition[P]) decideJSON(input []byte) (any, error) {
 	return d.decide(s, params), nil
 }
 
-// decide runs Decide on the tasks that the policy handles.
 func (d Definition[P]) decide(s Snapshot, params P) Outcome {
 	ended := func(t Task) bool { return t.Ended }
 	if !d.Ghosts && slices.ContainsFunc(s.Tasks, ended) {
@@ -252,7 +251,6 @@ func (p Policy) Configure(values map[string]json.RawMessage) (Decider, error) {
 	return d, err
 }
 
-// set stores a value at the path "a.b".
 func set(into map[string]any, path string, value any) {
 	name, rest, nested := strings.Cut(path, ".")
 	if !nested {

@@ -47,7 +47,6 @@ const (
 	Objective TargetState = "objective"
 )
 
-// states in their order.
 func states() []TargetState { return []TargetState{InTraining, Acceptable, Objective} }
 
 func (s TargetState) Valid() bool { return s == "" || slices.Contains(states(), s) }

@@ -181,7 +181,6 @@ func (d Dir) open(create bool) (*os.Root, error) {
 	return alloc.OpenRoot(DirName)
 }
 
-// seal is the hexadecimal seal of a file of this allocation.
 func (d Dir) seal(name string, data []byte) ([]byte, error) {
 	key, err := key(filepath.Dir(d.alloc))
 	if err != nil {

@@ -60,7 +60,6 @@ func TestDir(t *testing.T) {
 	must.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// A seal binds content, name, allocation and node.
 func TestSealed(t *testing.T) {
 	node := t.TempDir()
 	alloc := allocation(t, node, "a1")
@@ -168,7 +167,6 @@ func TestDir_hostile(t *testing.T) {
 	must.Eq(t, "s", string(data))
 }
 
-// File names are unique for any task names.
 func TestNames(t *testing.T) {
 	of := map[string]string{SnapshotName: "the snapshot"}
 	for _, task := range []string{"snapshot", "a", "a.status", "a.status.json", "a.state", "a.record", "a.history", "snapshot.json", ".", "..", "é x"} {

@@ -36,7 +36,6 @@ func noise(n int) []byte {
 	return b.Bytes()[:n]
 }
 
-// samples returns the named files of testdata, repeated to at least n bytes.
 func samples(tb testing.TB, pattern string, n int) []byte {
 	files, err := filepath.Glob("testdata/" + pattern)
 	must.NoError(tb, err)
@@ -49,7 +48,6 @@ func samples(tb testing.TB, pattern string, n int) []byte {
 	return bytes.Repeat(once, n/len(once)+1)[:n]
 }
 
-// repeating reads the same bytes repeatedly, up to a length.
 type repeating struct {
 	data []byte
 	at   int
@@ -123,7 +121,6 @@ func BenchmarkReader(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory reads 1 GB and reports the growth of the live heap, in MiB.
 func BenchmarkMemory(b *testing.B) {
 	data := append(noise(8<<20), samples(b, "*.log", 1<<20)...)
 	for b.Loop() {

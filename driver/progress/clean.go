@@ -93,7 +93,6 @@ func Clean(dst, line []byte) []byte {
 	return out
 }
 
-// needsCleaning reports whether Clean would change a line.
 func needsCleaning(line []byte) bool {
 	for _, c := range line {
 		if c < 0x20 && c != '\t' || c == 0x7f {

@@ -59,7 +59,6 @@ func TestClean(t *testing.T) {
 	must.Eq(t, "xyab", string(Clean([]byte("xy"), []byte("a\x1b[mb"))))
 }
 
-// Escape sequences must not make parsing expensive.
 func TestClean_linear(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures allocation-free work on hostile lines")

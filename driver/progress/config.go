@@ -134,7 +134,6 @@ func (c Config) Validate() error {
 	return err
 }
 
-// compile validates the configuration and compiles its pattern, if any.
 func (c Config) compile() (*regexp.Regexp, error) {
 	var errs []error
 	bad := func(field, value, format string, args ...any) {
@@ -190,7 +189,6 @@ func (c Config) compile() (*regexp.Regexp, error) {
 	return re, errors.Join(errs...)
 }
 
-// checkSource validates the source and its settings.
 func (c Config) checkSource(bad func(field, value, format string, args ...any)) {
 	type field struct{ name, value string }
 	var first string
@@ -322,7 +320,6 @@ func (c Config) compilePattern(bad func(field, value, format string, args ...any
 	return re
 }
 
-// programSize returns the number of instructions of a valid pattern.
 func programSize(pattern string) int {
 	tree, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {

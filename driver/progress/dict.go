@@ -136,7 +136,6 @@ func stringEnd(b []byte, i int) int {
 	return -1
 }
 
-// entry stores one name and number of a dict.
 func (p *Parser) entry(name, full []byte, n number, nested bool) {
 	f := &p.found
 	if !nested && p.metric == "" && string(name) == "train_runtime" {

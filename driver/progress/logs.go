@@ -215,7 +215,6 @@ func (l *Logs) restart(s *stream) {
 	s.split.reset()
 }
 
-// next opens the first or the following file, if it exists.
 func (l *Logs) next(ctx context.Context, s *stream, found []int64) (bool, error) {
 	var errs []error
 	for _, n := range found {
@@ -292,7 +291,6 @@ func (s *stream) closeFile() {
 	s.file.Close()
 }
 
-// position returns the start of the unfinished line.
 func (s *stream) position() Position {
 	switch {
 	case s.straddle != nil && !s.split.over:

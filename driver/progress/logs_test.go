@@ -31,7 +31,6 @@ type clock struct{ now time.Time }
 
 func (c *clock) wait(d time.Duration) { c.now = c.now.Add(d) }
 
-// fixture is a log directory and a follower of one task in it.
 type fixture struct {
 	t     testing.TB
 	dir   string
@@ -63,7 +62,6 @@ func (f *fixture) offset() (o Offset) {
 	return o
 }
 
-// restart replaces the follower by one at its offset.
 func (f *fixture) restart() {
 	o := f.logs.Offset()
 	must.NoError(f.t, f.logs.Close())
@@ -333,7 +331,6 @@ func TestLogs_unreadable(t *testing.T) {
 	f.want(3)
 }
 
-// A file that fails to be read is left for the next one.
 func TestLogs_readError(t *testing.T) {
 	f := newFixture(t)
 	f.write("train.stdout.0", "loss=1.0\n")
@@ -375,10 +372,8 @@ func TestLogs_bounds(t *testing.T) {
 	f.want(0.5)
 }
 
-// wantAtLeast polls and expects n reports or more.
 func (f *fixture) wantAtLeast(n int) { must.GreaterEq(f.t, n, len(f.poll())) }
 
-// A slow pattern must not block the caller for long.
 func TestLogs_slow(t *testing.T) {
 	f := newFixture(t)
 	f.write("train.stdout.0", strings.Repeat("x\n", 1<<20))
@@ -613,8 +608,6 @@ func BenchmarkLogs_idle(b *testing.B) {
 	}
 }
 
-// BenchmarkLogs follows a gigabyte with rotation and reports the growth of the live
-// heap, in MiB.
 func BenchmarkLogs(b *testing.B) {
 	part := append(noise(9<<20), samples(b, "*.log", 1<<20)...)
 	live := func() float64 {

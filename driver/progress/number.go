@@ -50,7 +50,6 @@ func lower(c byte) byte {
 	return c
 }
 
-// hasFold reports whether b begins with word, which is lower-case ASCII.
 func hasFold(b []byte, word string) bool {
 	if len(b) < len(word) {
 		return false

@@ -227,7 +227,6 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 	return r, true
 }
 
-// accepts reports whether the preset allows lines of this shape.
 func (p *Parser) accepts(f *findings) bool {
 	switch p.preset {
 	case PresetHuggingFace, PresetJSONL:
@@ -397,7 +396,6 @@ func (p *Parser) intern(c *candidate, shape shape) *series {
 	return s
 }
 
-// matches reports whether a candidate in a line of that shape belongs to the series.
 func (s *series) matches(c *candidate, shape shape) bool {
 	prefix := len(c.prefix)
 	if prefix > 0 {

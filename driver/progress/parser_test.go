@@ -179,7 +179,6 @@ func TestParse_lines(t *testing.T) {
 	}
 }
 
-// Lines that depend on earlier ones.
 func TestParse_series(t *testing.T) {
 	repeat := func(n int, format string) (out []string) {
 		for i := 1; i <= n; i++ {
@@ -333,7 +332,6 @@ func TestParser_State(t *testing.T) {
 	must.Eq(t, []string{"1/- acc=0.5"}, parse(p, "step=1 acc=0.5"))
 }
 
-// The learning rate accompanies reports and is never one.
 func TestParse_learningRate(t *testing.T) {
 	for _, c := range []struct {
 		lines []string
@@ -475,7 +473,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// Steps per epoch, where the lines have them.
 func TestParse_perEpoch(t *testing.T) {
 	for _, c := range []struct {
 		name  string

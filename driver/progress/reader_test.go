@@ -78,7 +78,6 @@ func TestReader_error(t *testing.T) {
 	}
 }
 
-// The result is independent of the chunks.
 func TestReader_anyChunks(t *testing.T) {
 	pieces := []string{"\n", "\r", "\r\n", "\b\b\b\b\b\b\b\b\b\b\b\b\b\b\b\b", "\x1b[1m", "\x1b[0m", "noise ", "step=7 loss=0.5", " loss: 1e-3,",
 		"{'loss': '0.25', 'epoch': 1.0}", "Epoch 1/2\n", " 10%|█ | 10/100 [00:01<00:09, 9it/s, loss=0.5]", "é━", "1/5 [==>..] - 2s - loss: 0.5",

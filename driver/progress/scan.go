@@ -105,7 +105,6 @@ const (
 	countLR // not a counter, but recognised likewise
 )
 
-// counts knows the names of steps, epochs and their totals.
 func counts(name []byte) counter {
 	var buf [24]byte
 	if len(name) > len(buf) {
@@ -145,7 +144,6 @@ func counts(name []byte) counter {
 	return countNothing
 }
 
-// counter is what a name counts, unless it is the metric's name.
 func (p *Parser) counter(name []byte) counter {
 	kind := counts(name)
 	if kind != countNothing && kind != countLR && equalFoldName(name, p.metric) {
@@ -267,7 +265,6 @@ func heldOut(w []byte) int {
 	return 0
 }
 
-// isQualifier reports whether a word, in any case, qualifies a metric's name.
 func isQualifier(w []byte) bool {
 	var buf [12]byte
 	if len(w) > len(buf) {
@@ -289,7 +286,6 @@ func isFiller(w []byte) bool {
 	return len(w) == 1
 }
 
-// isBest reports whether a word marks a running optimum.
 func isBest(w []byte) bool {
 	switch len(w) {
 	case 4:
@@ -418,7 +414,6 @@ func (p *Parser) abbreviated(b []byte, from, end int) int {
 	return p.count(b, kind, n)
 }
 
-// pair reads a name and the value after it, and returns where to continue.
 func (p *Parser) pair(b []byte, w *words, take bool) int {
 	from, end, before, beforeEnd := w.from, w.end, w.before, w.beforeEnd
 	at, strong, list := afterKey(b, end)
@@ -526,7 +521,6 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 	return n.end
 }
 
-// candidate decides whether a name is a wanted metric, and its rank.
 func (p *Parser) candidate(name, qualified []byte, w *words, decimal bool) (candidate, bool) {
 	context := w.context
 	joined := len(qualified) != len(name)
@@ -567,7 +561,6 @@ func (p *Parser) candidate(name, qualified []byte, w *words, decimal bool) (cand
 	return c, true
 }
 
-// equalFoldName compares a name in the line with a configured one.
 func equalFoldName(b []byte, name string) bool {
 	if len(b) != len(name) {
 		return false
@@ -580,7 +573,6 @@ func equalFoldName(b []byte, name string) bool {
 	return true
 }
 
-// wantsName reports whether a name with a number would be used.
 func (p *Parser) wantsName(name []byte) bool {
 	if p.metric != "" {
 		return equalFoldName(name, p.metric)
@@ -588,7 +580,6 @@ func (p *Parser) wantsName(name []byte) bool {
 	return classify(name, false, false) != rankNone
 }
 
-// count stores the value of a counter, and a fraction after it.
 func (p *Parser) count(b []byte, kind counter, n number) int {
 	f := &p.found
 	if kind == countTotal || kind == countEpochs {
@@ -813,7 +804,6 @@ func (p *Parser) valueFirst(b []byte, i int) int {
 	return end
 }
 
-// wordAt returns the first letters of the word at b[i].
 func wordAt(b []byte, i int) []byte {
 	end := i
 	for end < len(b) && end < i+12 && isLetter(b[end]) {

@@ -78,7 +78,6 @@ func (s *splitter) feed(chunk []byte) {
 	}
 }
 
-// end finishes a line with its last bytes.
 func (s *splitter) end(rest []byte) {
 	switch {
 	case s.over:
@@ -119,7 +118,6 @@ func (s *splitter) end(rest []byte) {
 	s.reset()
 }
 
-// reset drops the unfinished line.
 func (s *splitter) reset() {
 	s.partial = s.partial[:0]
 	if cap(s.partial) > keepSpare {
@@ -128,7 +126,6 @@ func (s *splitter) reset() {
 	s.over, s.done, s.pending = false, false, 0
 }
 
-// hold keeps the beginning of a line.
 func (s *splitter) hold(part []byte) {
 	s.pending += int64(len(part))
 	switch {
@@ -154,7 +151,6 @@ func (s *splitter) overflow(part []byte) {
 	s.window(part[room:])
 }
 
-// window keeps the last bytes of a long line.
 func (s *splitter) window(part []byte) {
 	if len(part) >= maxTail {
 		s.partial = append(s.partial[:0], part[len(part)-maxTail:]...)
@@ -180,7 +176,6 @@ func (s *splitter) idle() {
 	s.parseRaw(part)
 }
 
-// completeWords cuts off an unfinished last word.
 func completeWords(part []byte) []byte {
 	for i := len(part) - 1; i >= 0; i-- {
 		switch part[i] {
@@ -191,7 +186,6 @@ func completeWords(part []byte) []byte {
 	return nil
 }
 
-// parseRaw cleans and parses a line, or a part of it.
 func (s *splitter) parseRaw(raw []byte) {
 	s.lines++
 	text := raw

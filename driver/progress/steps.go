@@ -32,7 +32,6 @@ type steps struct {
 	From1   float64 `json:"from1,omitempty"`    // first step reported in it, plus 1, if seen
 }
 
-// learn derives the steps per epoch from a line with a step.
 func (s *steps) learn(f *findings, step, of float64, position bool) {
 	if !isSet(step) || s.Epoch1 == 0 {
 		return
@@ -53,7 +52,6 @@ func (s *steps) learn(f *findings, step, of float64, position bool) {
 	}
 }
 
-// header handles a line without a metric that announces an epoch.
 func (s *steps) header(f *findings) {
 	s.sawEpochs(f)
 	if isSet(f.total) {
@@ -188,7 +186,6 @@ func (s *steps) next(f *findings) (step, total float64) {
 	return step, total
 }
 
-// compose turns a printed step or position into a monotonic step.
 func (s *steps) compose(n, of float64, position bool) (step, total float64) {
 	defer func() {
 		if s.Last1 > 0 && n > s.Last1-1 {

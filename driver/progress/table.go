@@ -29,7 +29,6 @@ func (c cell) of(line []byte) []byte { return line[c.from:c.to] }
 // between bars per line, a rule at the end. It is kept as text, "step=10, loss=0.5, ".
 type box []byte
 
-// scanTable parses a line without a metric as part of a table.
 func (p *Parser) scanTable(line []byte) {
 	start := 0
 	for start < len(line) && isSpace(line[start]) {
@@ -53,7 +52,6 @@ func (p *Parser) scanTable(line []byte) {
 	}
 }
 
-// isRule reports whether a line is only drawing characters.
 func isRule(line []byte) bool {
 	for _, c := range line {
 		if c < 0x80 && c != '-' && c != '+' && c != '=' && c != '|' && !isSpace(c) {
@@ -174,7 +172,6 @@ func (p *Parser) scanHeader(line []byte) {
 	}
 }
 
-// columns splits a header and reports whether it is one.
 func (p *Parser) columns(t *table, gap int) bool {
 	line := t.header
 	t.n = max(split(&t.cols, line, t.sep, gap), 0)
@@ -209,7 +206,6 @@ func (p *Parser) columns(t *table, gap int) bool {
 	return counter && metric
 }
 
-// column decides whether a column is a wanted metric.
 func (p *Parser) column(name []byte) (candidate, bool) {
 	last := name
 	if at := bytes.LastIndexByte(name, ' '); at >= 0 && p.metric != "" {
@@ -308,7 +304,6 @@ func (p *Parser) scanCell(name, value []byte) bool {
 	return p.count(value, kind, n) == len(value)
 }
 
-// numeric reports whether a cell of a row may be a value.
 func numeric(b []byte) bool {
 	switch c := lower(b[0]); {
 	case isDigit(c) || c == '.' || c == '-' || c == '+':

@@ -89,7 +89,6 @@ func (p *Plots) next(now time.Time, saved time.Duration) (d drawer, u urgency, w
 	return d, u, 0
 }
 
-// due returns the wait until a picture may be drawn.
 func (p *Plots) due(d drawer, u urgency, now time.Time, saved time.Duration) time.Duration {
 	need := func(cpu time.Duration) time.Duration {
 		return time.Duration(float64(cpu-saved) / pictureShare)

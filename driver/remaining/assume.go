@@ -66,7 +66,6 @@ type guess struct {
 	seen  bool
 }
 
-// see takes the value of an option if it has one of the names.
 func (g *guess) see(names []string, option, from, text string) {
 	if !slices.Contains(names, strings.ReplaceAll(strings.ToLower(option), "-", "_")) {
 		return

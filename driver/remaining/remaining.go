@@ -157,7 +157,6 @@ func (e *Estimator) State() State {
 	return s
 }
 
-// number returns a count, or 0 if it is invalid.
 func number(v float64) float64 {
 	if v >= least && v < maxValue {
 		return v
@@ -222,7 +221,6 @@ func (e *Estimator) Add(p Point) {
 	s.Steps = mark(s.Steps, s.At)
 }
 
-// direction detects whether the step counts down.
 func (e *Estimator) direction(raw float64) {
 	s := &e.s
 	switch {
@@ -262,7 +260,6 @@ func (e *Estimator) foreign(step, total, cpu float64) bool {
 	return false
 }
 
-// back handles a step that decreased.
 func (e *Estimator) back() {
 	s := &e.s
 	if s.At.Step > s.Peak {
@@ -308,7 +305,6 @@ func (e *Estimator) epoch(at Mark, per float64) {
 	s.Epochs = mark(s.Epochs, at)
 }
 
-// epochOf counts the complete epochs before the step.
 func epochOf(step, per float64) float64 { return math.Ceil(step/per) - 1 }
 
 // mark adds a mark. Reports read at once share one CPU reading, that of the last. When
@@ -433,7 +429,6 @@ func (e *Estimator) total() (total float64, from Source, name string) {
 	return 0, Unknown, ""
 }
 
-// toEnd estimates the work until the task's own end.
 func (e *Estimator) toEnd(cpu float64) Estimate {
 	s := &e.s
 	before := e.declared.Earlier

@@ -47,7 +47,6 @@ func TestSteps(t *testing.T) {
 	must.InDelta(t, 80, float64(*e.Estimate(cpu+1000, Curve{}).CPUS), 1e-9)
 }
 
-// left is the estimate without a curve.
 func left(t *testing.T, e *Estimator, cpu float64) float64 {
 	t.Helper()
 	m := e.Estimate(cpu, Curve{})
@@ -132,7 +131,6 @@ func TestEpochsAlone(t *testing.T) {
 	must.Eq(t, 100, left(t, e, 900))
 }
 
-// The first total that the task has not passed counts.
 func TestTotals(t *testing.T) {
 	assumed := Assumption{Steps: 70, StepsFrom: "--max_steps", Epochs: 9, EpochsFrom: "EPOCHS"}
 	for _, c := range []struct {
@@ -278,7 +276,6 @@ func TestTotalChanges(t *testing.T) {
 	must.Nil(t, e.Estimate(51, Curve{}).CPUS)
 }
 
-// A validation's bar in between.
 func TestBars(t *testing.T) {
 	e := New(Declared{}, State{})
 	cpu := feed(e, 1, 50, 1, 1, 1, 1000)
@@ -334,7 +331,6 @@ func TestOneReading(t *testing.T) {
 	must.Eq(t, 60, left(t, e, 500))
 }
 
-// A restored estimator continues as if there had been one.
 func TestState(t *testing.T) {
 	a := New(Declared{}, State{})
 	epochs(a, 1, 6, 100)
@@ -352,7 +348,6 @@ func TestState(t *testing.T) {
 	}
 }
 
-// The cost of a run, for the next one.
 func TestRun(t *testing.T) {
 	e := New(Declared{}, State{})
 	must.Eq(t, Run{CPUS: 7}, e.State().Run(7))

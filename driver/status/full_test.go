@@ -15,7 +15,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
-// smallDisk mounts a file system with the given options.
 func smallDisk(t *testing.T, options string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -104,7 +103,6 @@ func TestFullDisk(t *testing.T) {
 	must.False(t, picture == readFileOf(t, in("t.png")))
 }
 
-// A full history cannot be thinned on a full disk.
 func TestFullDisk_thinning(t *testing.T) {
 	disk := smallDisk(t, "size=1m")
 	w, err := NewWriter(disk, "t", Options{MaxRows: 16})

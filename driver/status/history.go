@@ -60,7 +60,6 @@ const (
 	maxLines   = 4 * defaultMaxRows
 )
 
-// number returns the field of a numeric column; nil for others.
 func (r *Row) number(column string) *float64 {
 	switch column {
 	case "cpu_s":
@@ -103,7 +102,6 @@ func (r *Row) number(column string) *float64 {
 	return nil
 }
 
-// text returns the field of a text column; nil for others.
 func (r *Row) text(column string) *string {
 	switch column {
 	case "category":
@@ -120,7 +118,6 @@ func (r *Row) text(column string) *string {
 	return nil
 }
 
-// blankRow is a Row with unknown numbers.
 func blankRow() (r Row) {
 	for _, c := range columns {
 		if f := r.number(c); f != nil {
@@ -159,7 +156,6 @@ func (r Row) appendTo(b []byte) []byte {
 	return append(b, '\n')
 }
 
-// plain makes a text safe for one field.
 func plain(s string) string {
 	return cut(strings.ToValidUTF8(strings.Map(func(r rune) rune {
 		switch {

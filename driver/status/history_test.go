@@ -18,7 +18,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// oddNumbers are extreme float64s.
 var oddNumbers = []float64{0, math.Copysign(0, -1), 1, -1, 1.0 / 3, 1e-9, 123456789.123456789, 1e21, 1e100, -1e100, 1e300, -1e300, 1e308,
 	1.7976931348e308, math.MaxFloat64, -math.MaxFloat64, math.SmallestNonzeroFloat64, -math.SmallestNonzeroFloat64,
 	2.5e-310, math.Inf(1), math.Inf(-1), math.NaN()}
@@ -52,7 +51,6 @@ func TestRow_unknown(t *testing.T) {
 	must.Eq(t, "2026-03-01T09:30:00Z,,,,,,,,,0,,,,,,,,,,,,,,,\n", string(r.appendTo(nil)))
 }
 
-// Every column has its own place.
 func TestRow_columns(t *testing.T) {
 	in := Row{Time: testStart.Add(123456789), CPUSeconds: 1, Step: 2, Total: 3, Value: 4, Growth: 5, Progress: 6, Category: "WL",
 		Limit: 7, Shares: 8, QuotaCores: 9, Use: 10, Throttled: 11, Rule: "r", Event: "e", Class: "S", State: "acceptable",
@@ -187,7 +185,6 @@ func TestHistory_damaged(t *testing.T) {
 	}
 }
 
-// A crash may cut the file anywhere.
 func TestHistory_torn(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	path := filepath.Join(dir, "t.csv")
@@ -325,7 +322,6 @@ func TestThin(t *testing.T) {
 	})
 }
 
-// Thinned evenly, without gaps in time.
 func TestThin_even(t *testing.T) {
 	rows := rowsUpTo(1000)
 	got := thin(rows, 100)
@@ -335,7 +331,6 @@ func TestThin_even(t *testing.T) {
 	must.GreaterEq(t, 90, len(got))
 }
 
-// A clock set back does not hide later rows.
 func TestThin_clockSetBack(t *testing.T) {
 	rows := rowsUpTo(1000)
 	for i := 300; i < len(rows); i++ {
@@ -356,7 +351,6 @@ func TestHistory_lastColumn(t *testing.T) {
 	eqRows(t, []Row{r}, rows)
 }
 
-// Another file of the same size is not mistaken for ours.
 func TestHistory_replaced(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	path := filepath.Join(dir, "t.csv")

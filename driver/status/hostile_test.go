@@ -20,7 +20,6 @@ import (
 
 const precious = "not yours\n"
 
-// victim is a file outside of the directory that must not change.
 type victim struct {
 	dir, file string
 	was       unix.Stat_t
@@ -46,7 +45,6 @@ func (v *victim) unharmed(t *testing.T) {
 	must.Eq(t, v.was.Mtim, is.Mtim)
 }
 
-// sparse makes a file of 10 GB without blocks.
 func sparse(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
 	if err != nil {
@@ -56,7 +54,6 @@ func sparse(path string) error {
 	return f.Truncate(10 << 30)
 }
 
-// plants are what a task can put in place of a file.
 var plants = map[string]func(path string, v *victim) error{
 	"absolute symlink": func(path string, v *victim) error { return os.Symlink(v.file, path) },
 	"dangling symlink": func(path string, v *victim) error { return os.Symlink(filepath.Join(v.dir, "new"), path) },
@@ -199,7 +196,6 @@ func TestHostile_directory(t *testing.T) {
 	}
 }
 
-// A task that swaps names concurrently harms at most its own status.
 func TestHostile_race(t *testing.T) {
 	watchdog(t)
 	v := newVictim(t)
@@ -249,7 +245,6 @@ func TestHostile_race(t *testing.T) {
 	v.unharmed(t)
 }
 
-// Reading is bounded for any size.
 func TestHostile_huge(t *testing.T) {
 	w, dir := newTestWriter(t, Options{MaxRows: 100})
 	huge := func(name, start string) string {
@@ -300,7 +295,6 @@ func TestHostile_manyLines(t *testing.T) {
 	}
 }
 
-// An unprivileged plugin names the file that it cannot read.
 func TestHostile_unreadable(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	for _, name := range []string{"t.json", "t.csv"} {

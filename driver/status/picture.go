@@ -107,7 +107,6 @@ var classes = []category{
 	{"B", "worse", red, white},
 }
 
-// tint mixes c with white for a background.
 func tint(c color.NRGBA) color.NRGBA {
 	mix := func(v uint8) uint8 { return uint8(255 - (255-int(v))*13/100) }
 	return color.NRGBA{mix(c.R), mix(c.G), mix(c.B), 0xff}
@@ -142,7 +141,6 @@ func inOrder(rows []Row) []Row {
 	return thin(rows, defaultMaxRows)
 }
 
-// paint draws sorted rows on c.
 func paint(c draw.Canvas, rows []Row, l Labels) {
 	p := &painter{c: c, rows: rows, t: make([]float64, len(rows))}
 	for i, r := range rows {
@@ -308,12 +306,10 @@ func (p *painter) growth(l Labels) {
 	}
 }
 
-// service reports whether the rows are a service's.
 func (p *painter) service() bool {
 	return slices.ContainsFunc(p.rows, func(r Row) bool { return r.Class != "" })
 }
 
-// group is a row's category or class.
 func (r Row) group() string {
 	if r.Class != "" {
 		return r.Class

@@ -26,7 +26,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// mostStrokes bounds the cost of any picture.
+// maxStrokes bounds the cost of any picture.
 const maxStrokes = 4 * defaultMaxRows
 
 var testStart = time.Date(2026, 3, 1, 9, 30, 0, 0, time.UTC)
@@ -157,7 +157,6 @@ func pictures() map[string][]Row {
 	}
 }
 
-// every sets all figures of a row to f.
 func every(f float64) func(int, *Row) {
 	return func(_ int, r *Row) {
 		r.CPUSeconds, r.Step, r.Total, r.Value, r.Growth, r.Progress = f, f, f, f, f, f
@@ -246,7 +245,6 @@ func TestPaint(t *testing.T) {
 	must.NoError(t, c.bad)
 }
 
-// The same for odd figures in every combination.
 func TestPaint_odd(t *testing.T) {
 	watchdog(t)
 	number := rapid.SampledFrom(append([]float64{0.5, 1.000001, 1.000002, 1e-90, 1e-100, 1e99, -1e99, 3e-7}, oddNumbers...))

@@ -79,7 +79,6 @@ func autoScale(values []float64, ratio float64, zero bool, decades float64) scal
 	return scale{min: lo - pad, max: hi + pad}
 }
 
-// ticks returns about n labelled positions.
 func (s scale) ticks(n int) []tick {
 	var out []tick
 	if s.log {
@@ -110,7 +109,6 @@ func (s scale) ticks(n int) []tick {
 	return out
 }
 
-// niceStep rounds up to 1, 2 or 5 times a power of ten.
 func niceStep(raw float64) float64 {
 	if raw <= 0 {
 		return 0
@@ -157,7 +155,6 @@ func short(v, step float64) string {
 	return strconv.FormatFloat(v, 'g', 4, 64)
 }
 
-// timeUnit chooses the unit for an axis of span seconds.
 func timeUnit(span float64) (seconds float64, name string) {
 	switch {
 	case span < 5*60:

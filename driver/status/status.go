@@ -215,7 +215,6 @@ type Node struct {
 	IntervalS     Number `json:"interval_s"`
 }
 
-// blank is a Status with unknown optional numbers.
 func blank() Status {
 	u := Unknown()
 	s := Status{Value: u, Step: u, Total: u, Progress: u, Growth: u, Use: u, CPUSeconds: u, Throttled: u}
@@ -232,7 +231,6 @@ func blank() Status {
 // maxText bounds a text in the status, in bytes.
 const maxText = 2048
 
-// bounded returns s with its texts cut to maxText.
 func (s Status) bounded() Status {
 	for _, p := range []*string{&s.Version, &s.Task, &s.Alloc, &s.Job, &s.Namespace, &s.Engine, &s.Policy, &s.Estimator,
 		&s.Mode, &s.Kind, &s.Category, &s.Class, &s.Fair.Source, &s.Fair.Why, &s.SpeCon.Category, &s.SpeCon.Why,
@@ -276,7 +274,6 @@ func (s Status) Encode() ([]byte, error) {
 // are unknown, not zero.
 func Decode(data []byte) (Status, error) { return decode("the status", data) }
 
-// decode reads the status of the file path; unknown fields are ignored.
 func decode(path string, b []byte) (Status, error) {
 	s := blank()
 	if err := json.Unmarshal(b, &s); err != nil {

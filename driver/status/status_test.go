@@ -71,7 +71,6 @@ func TestStatus_unknown(t *testing.T) {
 	}
 }
 
-// full is a status with every field set.
 func full() Status {
 	at := time.Date(2026, 3, 1, 9, 30, 0, 5, time.UTC)
 	return Status{
@@ -112,7 +111,6 @@ func TestStatus_roundTrip(t *testing.T) {
 	must.Eq(t, Schema, out.Schema)
 }
 
-// Worst-case texts still leave a readable file.
 func TestStatus_longTexts(t *testing.T) {
 	w, _ := newTestWriter(t, Options{})
 	for _, unit := range []string{"x", "\x00", "\xff", "✓", "<", "é\x01"} {
@@ -150,7 +148,6 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// hostileStatus are status files that a task might write.
 func hostileStatus() map[string]string {
 	return map[string]string{
 		"empty":          "",

@@ -96,7 +96,6 @@ func (w *Writer) open() (*taskfs.Dir, error) {
 	return d, err
 }
 
-// replace replaces the file with a suffix.
 func (w *Writer) replace(suffix string, data []byte) error {
 	d, err := w.open()
 	if err != nil {
@@ -107,7 +106,6 @@ func (w *Writer) replace(suffix string, data []byte) error {
 	return err
 }
 
-// read returns the beginning of the file with a suffix, and its path.
 func (w *Writer) read(suffix string, limit int64) (b []byte, path string, err error) {
 	d, err := taskfs.Open(w.base, w.dir)
 	if err != nil {
@@ -173,7 +171,6 @@ func (w *Writer) Append(r Row) error {
 	return nil
 }
 
-// extend appends a row to the history.
 func (w *Writer) extend(f *os.File, r Row) error {
 	line := r.appendTo(nil)
 	if n, err := f.Write(line); err != nil {

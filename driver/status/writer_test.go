@@ -29,7 +29,6 @@ func newTestWriter(t *testing.T, opts Options) (w *Writer, dir string) {
 	return w, filepath.Join(base, Dir)
 }
 
-// rowAt is the i-th row of a synthetic history, one per second.
 func rowAt(i int) Row {
 	r := blankRow()
 	r.Time = testStart.Add(time.Duration(i) * time.Second)
@@ -110,7 +109,6 @@ func TestNewWriter_name(t *testing.T) {
 	}
 }
 
-// The files may be elsewhere: the private copy.
 func TestNewWriter_dir(t *testing.T) {
 	for dir, below := range map[string]string{"": Dir, ".": ".", "private/ebbtide": "private/ebbtide"} {
 		base := t.TempDir()
@@ -136,7 +134,6 @@ func TestNewWriter_noBase(t *testing.T) {
 	must.ErrorContains(t, err, base)
 }
 
-// A killed plugin's temporary files are removed.
 func TestNewWriter_temporaryFiles(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	for _, ext := range []string{".json", ".csv", ".png"} {
@@ -168,7 +165,6 @@ func TestWriter_nothingYet(t *testing.T) {
 	must.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// Nomad, or the task, may remove the directory at any time.
 func TestWriter_directoryRemoved(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	must.NoError(t, w.Append(rowAt(0)))
@@ -188,7 +184,6 @@ func TestWriter_directoryRemoved(t *testing.T) {
 	must.FileNotExists(t, w.base)
 }
 
-// The files are world-readable, whatever the umask.
 func TestWriter_modes(t *testing.T) {
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
@@ -208,7 +203,6 @@ func TestWriter_modes(t *testing.T) {
 	}
 }
 
-// A new process, or a second one, continues the history.
 func TestWriter_second(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	must.NoError(t, w.Append(rowAt(0)))
@@ -220,7 +214,6 @@ func TestWriter_second(t *testing.T) {
 	must.Eq(t, string(formatHistory(rowsUpTo(4))), readFileOf(t, filepath.Join(dir, "t.csv")))
 }
 
-// The picture's texts come from the last status of this process.
 func TestWriter_pictureLabels(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	draw := func(w *Writer) string {

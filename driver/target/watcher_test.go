@@ -17,7 +17,6 @@ import (
 
 func loss(value float64) progress.Report { return progress.Report{Metric: "loss", Value: value} }
 
-// observe passes one report and returns the newly reached state, "" if none.
 func observe(t must.T, w *Watcher, r progress.Report) policy.TargetState {
 	t.Helper()
 	before := w.State()
@@ -68,7 +67,6 @@ func TestWatcher(t *testing.T) {
 	}
 }
 
-// Several reports of one poll are taken in order.
 func TestWatcher_Observe(t *testing.T) {
 	at := time.Unix(1, 0)
 	w := NewWatcher("Loss", policy.GoalMin, Targets{Acceptable: num(3), Objective: num(2)})
@@ -83,7 +81,6 @@ func TestWatcher_Observe(t *testing.T) {
 	must.Eq(t, "", w.Paused())
 }
 
-// Values of other metrics reach nothing, in any direction.
 func TestWatcher_anotherMetric(t *testing.T) {
 	accuracy := func(v float64) progress.Report { return progress.Report{Metric: "accuracy", Value: v} }
 	w := NewWatcher("accuracy", policy.GoalMax, Targets{Objective: num(0.95)})

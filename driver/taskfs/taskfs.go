@@ -304,7 +304,6 @@ func blocked(err error) error {
 	return err
 }
 
-// parent opens the directory of path's last name.
 func (d *Dir) parent(path string) (dir *Dir, name string, err error) {
 	if Check(path) != nil || filepath.Clean(path) == "." {
 		return nil, "", pathError("open", path, fs.ErrInvalid)
@@ -363,7 +362,6 @@ func Check(path string) error {
 	return nil
 }
 
-// openat retries interrupted calls.
 func openat(dir int, name string, flags int, mode fs.FileMode) (int, error) {
 	for {
 		fd, err := unix.Openat(dir, name, flags|unix.O_CLOEXEC, uint32(mode.Perm()))

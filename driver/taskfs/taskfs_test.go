@@ -21,7 +21,6 @@ import (
 
 const canary = "not yours\n"
 
-// place is a task's directory beside a foreign one.
 type place struct {
 	testing.TB
 	dir     string // the task's
@@ -47,7 +46,6 @@ func (p place) write(name, text string) {
 	must.NoError(p, os.WriteFile(p.path(name), []byte(text), 0o600))
 }
 
-// unharmed checks the outside.
 func (p place) unharmed() {
 	p.Helper()
 	b, err := os.ReadFile(filepath.Join(p.outside, "canary"))
@@ -60,7 +58,6 @@ func (p place) unharmed() {
 	}
 }
 
-// beneath checks that a descriptor's file is beneath the task's directory.
 func (p place) beneath(fd uintptr) {
 	p.Helper()
 	at, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
@@ -68,13 +65,11 @@ func (p place) beneath(fd uintptr) {
 	must.True(p, strings.HasPrefix(at, p.dir+"/"), must.Sprint(at))
 }
 
-// soon fails if something blocks.
 func soon(t testing.TB) {
 	timer := time.AfterFunc(time.Minute, func() { panic(t.Name() + " blocks") })
 	t.Cleanup(func() { timer.Stop() })
 }
 
-// plants are what a task can put in place of a file.
 func (p place) plants() map[string]func(at string) error {
 	return map[string]func(at string) error{
 		"absolute link":       func(at string) error { return os.Symlink(filepath.Join(p.outside, "canary"), at) },
@@ -328,7 +323,6 @@ func TestGlob(t *testing.T) {
 	must.ErrorIs(t, err, ErrTooMany)
 }
 
-// A directory is not listed beyond the bound, however long it is.
 func TestGlob_stops(t *testing.T) {
 	p := newPlace(t)
 	const many = 5_000

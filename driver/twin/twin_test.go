@@ -48,7 +48,6 @@ func TestAdvance(t *testing.T) {
 	must.Eq(t, []policy.CPUSeconds{10, 30, 15, 30, 6, 0}, fair())
 }
 
-// A task that cannot use its share leaves the rest to the others.
 func TestAdvance_cap(t *testing.T) {
 	tasks := []policy.Task{{ID: "a", Entitlement: 1, CapCores: 1}, {ID: "b", Entitlement: 1}}
 	Advance(tasks, 4, 10)

@@ -54,7 +54,6 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// helper starts the test binary as a helper in its own process group.
 func helper(t *testing.T, kind, dir string) (cmd *exec.Cmd, stdin io.Writer, stdout io.Reader) {
 	cmd = exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), helperEnv+"="+kind, dirEnv+"="+dir)
@@ -72,7 +71,6 @@ func helper(t *testing.T, kind, dir string) (cmd *exec.Cmd, stdin io.Writer, std
 	return cmd, stdin, stdout
 }
 
-// task is a process in its own cgroup, with a record.
 type task struct {
 	*testing.T
 	cgroup *limits.Cgroup
@@ -161,7 +159,6 @@ func (t *task) waitThawed(until time.Time) {
 
 func (t *task) record() string { return filepath.Join(t.dir, private.DirName, taskName+".record") }
 
-// watchdogs are the PIDs that watch the task.
 func (t *task) watchdogs() (pids []string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -175,7 +172,6 @@ func (t *task) watchdogs() (pids []string) {
 	return pids
 }
 
-// waitForEnd waits until nothing watches the task.
 func (t *task) waitForEnd() {
 	t.Helper()
 	must.Wait(t, eventually(func() bool { return len(t.watchdogs()) == 0 }))
@@ -243,7 +239,6 @@ func TestWatchdog_released(t *testing.T) {
 	}
 }
 
-// An unreadable record leaves the last one in force.
 func TestWatchdog_unreadable(t *testing.T) {
 	tk := newTask(t)
 	until := time.Now().Add(lease)

@@ -105,7 +105,6 @@ func merge(errs *fields.Errors, err error) {
 	errs.Merge(more)
 }
 
-// bind stores n in v and collects errors.
 func (b *binder) bind(n *node, v reflect.Value, path string) {
 	if u, ok := v.Addr().Interface().(json.Unmarshaler); ok {
 		if n.kind == kindNumber && !finite(n) {
@@ -209,7 +208,6 @@ func (b *binder) bindMap(n *node, v reflect.Value, path string) {
 	}
 }
 
-// kindOf returns the kind of value for a Go type.
 func kindOf(t reflect.Type) kind {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
@@ -229,7 +227,6 @@ func kindOf(t reflect.Type) kind {
 
 func finite(n *node) bool { return !math.IsNaN(n.number) && !math.IsInf(n.number, 0) }
 
-// describe names a value's kind, with the value if short.
 func describe(n *node) string {
 	switch n.kind {
 	case kindNull, kindArray, kindObject:

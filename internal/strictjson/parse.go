@@ -183,7 +183,6 @@ func (p *parser) array(path string, depth int) (*node, error) {
 	}
 }
 
-// str parses a string; encoding/json handles its escapes.
 func (p *parser) str(path string) (string, error) {
 	start := p.pos
 	for i := start + 1; i < len(p.data); i++ {
@@ -248,7 +247,6 @@ func (p *parser) space() {
 	}
 }
 
-// peek returns the next character, 0 at the end.
 func (p *parser) peek() byte {
 	if p.pos == len(p.data) {
 		return 0
@@ -264,7 +262,6 @@ func (p *parser) accept(c byte) bool {
 	return false
 }
 
-// glimpse quotes what comes next, for messages.
 func (p *parser) glimpse() string {
 	if p.pos == len(p.data) {
 		return "the end of the document"
@@ -272,7 +269,6 @@ func (p *parser) glimpse() string {
 	return clip(p.data[p.pos:])
 }
 
-// clip quotes the beginning of b.
 func clip(b []byte) string {
 	if len(b) > 20 {
 		return strconv.Quote(string(b[:20])) + "…"

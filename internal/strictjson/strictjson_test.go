@@ -16,7 +16,6 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// document has a field of every kind.
 type document struct {
 	Name  string             `json:"name"`
 	Size  float64            `json:"size"`
@@ -36,7 +35,6 @@ type item struct {
 	N  int64  `json:"n" strict:"optional"`
 }
 
-// color decodes itself.
 type color string
 
 func (c *color) UnmarshalJSON(data []byte) error {
@@ -63,7 +61,6 @@ func (d *document) Validate() error {
 
 const valid = `{"name": "a", "size": 1.5, "count": -3, "on": true, "maybe": null, "items": [{"id": "x", "n": 2}]}`
 
-// with returns the valid document with one replacement.
 func with(old, new string) string { return strings.Replace(valid, old, new, 1) }
 
 func TestDecode(t *testing.T) {
@@ -188,7 +185,6 @@ func TestDecode_errors(t *testing.T) {
 	}
 }
 
-// plain has a Validate that knows no fields.
 type plain struct{}
 
 func (*plain) Validate() error { return errors.New("out of order") }
@@ -264,7 +260,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// loose reports whether a document contains a word like NaN.
 func loose(n *node) bool {
 	if n.kind == kindNumber && !finite(n) {
 		return true
@@ -282,7 +277,6 @@ func loose(n *node) bool {
 	return false
 }
 
-// A caller may require more than the type does.
 func TestDecodeBy(t *testing.T) {
 	type part struct {
 		Seq uint64 `json:"seq" strict:"optional"`

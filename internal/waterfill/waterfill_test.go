@@ -38,7 +38,6 @@ func TestDivide(t *testing.T) {
 	}
 }
 
-// claims includes claims where bounds meet.
 func claims() *rapid.Generator[[]Claim] {
 	figure := rapid.OneOf(rapid.SampledFrom([]float64{0, 0.1, 0.25, 0.5, 1}), rapid.Float64Range(0, 1))
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Claim {

@@ -34,7 +34,6 @@ var goals = map[string]growth.Goal{
 	"cifar10": growth.Max, "ncf": growth.Max, "deepspeech2": growth.Min,
 }
 
-// load reads every curve in a folder and names the skipped files.
 func load(dir string) (curves []curve, skipped []string, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.csv"))
 	if err != nil {
@@ -213,7 +212,6 @@ func synthetic(seed uint64, each int) []curve {
 	return out
 }
 
-// at interpolates the clean curve.
 func (c curve) at(x float64) float64 {
 	i := sort.SearchFloat64s(c.c, x)
 	switch i {

@@ -128,7 +128,6 @@ func evaluate(curves []curve, seeds uint64) []result {
 	return out
 }
 
-// one runs one estimator over one noisy curve.
 func one(c curve, set setting, noise float64, seed uint64, kind string) result {
 	r := result{kind: kind, curve: c.name, set: set, noise: noise, zero: math.NaN(), falseGrowth: math.NaN()}
 	rng := rand.New(rand.NewPCG(seed, uint64(len(c.c))))

@@ -20,7 +20,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/growth"
 )
 
-// write writes a curve of n points in the format of the real files.
 func write(t *testing.T, dir, name string, n int) {
 	t.Helper()
 	var b strings.Builder
@@ -120,7 +119,6 @@ func TestAt(t *testing.T) {
 	}
 }
 
-// The mean of an interval over the largest value so far.
 func TestAuthors(t *testing.T) {
 	var a authors
 	must.False(t, a.Measure().Measured)
@@ -192,7 +190,6 @@ func TestRun_remaining(t *testing.T) {
 	must.Eq(t, text, out.String())
 }
 
-// Any command that prints like a trainer is followed to its end.
 func TestRun_trainer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trainer")
 	script := "#!/bin/sh\nfor i in 1 2 3; do echo step=$i total_steps=3 loss=0.$i; done\n"

@@ -24,7 +24,6 @@ type errorRow struct {
 	at   [4][]float64
 }
 
-// note takes an estimate and the true remaining work.
 func (w *errorRow) note(part int, estimate *policy.CPUSeconds, left float64) {
 	e := math.NaN()
 	if estimate != nil {
@@ -165,7 +164,6 @@ func (k trainer) run(s size, rng *rand.Rand) job {
 	return j
 }
 
-// sizes measures estimates of the work until the end.
 func sizes(seeds uint64) []*errorRow {
 	var rows []*errorRow
 	for n, k := range trainers {

@@ -39,7 +39,6 @@ var models = []struct{ name, steps, rows string }{
 	{"logreg", "1280", "65536"}, {"mlp", "1280", "16384"}, {"vae", "640", "4096"}, {"gru", "640", "2048"},
 }
 
-// realTrainers runs a trainer and measures the estimates until its end.
 func realTrainers(path string, seeds uint64, progressTo io.Writer) ([]*errorRow, error) {
 	dir, err := os.MkdirTemp("", "ebbtide-evaluate-")
 	if err != nil {

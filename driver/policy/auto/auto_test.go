@@ -56,7 +56,6 @@ func decided(t must.T, s policy.Snapshot, p Params) policy.Outcome {
 	return out
 }
 
-// Services come first; training tasks divide the rest by fsp.
 func TestDecide(t *testing.T) {
 	s := Example()
 	out := decided(t, s, DefaultParams())
@@ -97,7 +96,6 @@ func TestDecide_noLimit(t *testing.T) {
 	}
 }
 
-// Invariants for any snapshot.
 func TestDecide_properties(t *testing.T) {
 	share := func(t *rapid.T, name string) policy.Share {
 		return policy.Share(rapid.Float64Range(0, 1).Draw(t, name))
@@ -154,7 +152,6 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// requests are the driver's for a decision: ghosts have no cgroup.
 func requests(tasks []policy.Task, out policy.Outcome) []plan.Request {
 	var reqs []plan.Request
 	for i, d := range out.Tasks {
@@ -173,7 +170,6 @@ func TestCheckParams(t *testing.T) {
 		"fsp.scaling: must be > 0 and ≤ 1, got 2\nfsp.floor: must be > 0 and ≤ 1, got 2\nservice_share: must be > 0 and ≤ 1, got 0\ntolerance: must be > 0 and < 1, got 1")
 }
 
-// The agent's options are the parameters, with equal defaults.
 func TestPolicy_Configure(t *testing.T) {
 	d, err := Policy().Configure(nil)
 	must.NoError(t, err)

@@ -44,7 +44,6 @@ func trainingJob(id string, rate float64) *job {
 	return &job{task: policy.Task{ID: id, Kind: policy.Training, Entitlement: 1}, cap: 1, rate: rate}
 }
 
-// plant runs the policy over jobs on one core.
 type plant struct {
 	jobs     []*job
 	params   Params
@@ -59,7 +58,6 @@ type plant struct {
 	clock  time.Time
 }
 
-// interval between two decisions, in seconds.
 const interval = 20
 
 func newPlant() *plant {
@@ -74,7 +72,6 @@ func (p *plant) snapshot() policy.Snapshot {
 	return s
 }
 
-// decide runs the policy and checks the invariants.
 func (p *plant) decide(t *testing.T, event policy.Event) policy.Outcome {
 	t.Helper()
 	s := p.snapshot()
@@ -97,7 +94,6 @@ func (p *plant) decide(t *testing.T, event policy.Event) policy.Outcome {
 	return out
 }
 
-// run simulates an interval and decides at its end.
 func (p *plant) run(t *testing.T) policy.Outcome {
 	t.Helper()
 	for _, j := range p.jobs {
@@ -140,7 +136,6 @@ func (p *plant) run(t *testing.T) policy.Outcome {
 	return p.decide(t, policy.EventNone)
 }
 
-// leave ends a job, if it is there, and decides at once.
 func (p *plant) leave(t *testing.T, id string) {
 	t.Helper()
 	for i, j := range p.jobs {
@@ -152,7 +147,6 @@ func (p *plant) leave(t *testing.T, id string) {
 	}
 }
 
-// join adds a job and decides at once.
 func (p *plant) join(t *testing.T, jobs ...*job) {
 	t.Helper()
 	for _, j := range jobs {
@@ -206,7 +200,6 @@ func (p *plant) enforce(tasks []policy.Task, out policy.Outcome) {
 	}
 }
 
-// modes runs a test in both modes.
 func modes(t *testing.T, run func(t *testing.T, quota bool)) {
 	for _, quota := range []bool{false, true} {
 		t.Run(fmt.Sprintf("quota=%v", quota), func(t *testing.T) { run(t, quota) })
@@ -244,7 +237,6 @@ func TestPlant_join(t *testing.T) {
 	})
 }
 
-// The same with several services that fit together.
 func TestPlant_joinSeveral(t *testing.T) {
 	modes(t, func(t *testing.T, quota bool) {
 		rnd := rand.New(rand.NewPCG(4, 5))
@@ -279,7 +271,6 @@ func TestPlant_joinSeveral(t *testing.T) {
 	})
 }
 
-// A service's load rises while training fills the node.
 func TestPlant_load(t *testing.T) {
 	modes(t, func(t *testing.T, quota bool) {
 		service := serviceJob("service", 0.2)

@@ -64,7 +64,6 @@ func CheckParams(p Params) error {
 	return errs.Err()
 }
 
-// departures are those of auto; training tasks have fsp's as well.
 func departures() []policy.Departure {
 	return []policy.Departure{
 		{

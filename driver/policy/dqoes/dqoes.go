@@ -195,7 +195,6 @@ func (n *node) part(i int) float64 {
 	}
 }
 
-// proportional is StepProportional.
 func (n *node) proportional() {
 	n.moveTowards(1 - n.params.Alpha/2)
 	if n.fits() {
@@ -314,7 +313,6 @@ func (n *node) starved(i int) bool {
 	return n.reclaimable == 0
 }
 
-// cut reports whether level cut a service's limit.
 func (n *node) cut(i int) bool { return n.uncut != nil && n.limit[i] < n.uncut[i] }
 
 // listen is Algorithm 3.

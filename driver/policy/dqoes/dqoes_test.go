@@ -18,24 +18,20 @@ import (
 
 func num(x float64) *float64 { return &x }
 
-// task builds a measured service.
 func task(id string, objective, response float64, use, limit policy.Share) policy.Task {
 	return policy.Task{ID: id, Entitlement: 1, ObjectiveS: &objective, ResponseS: &response, Use: use, Limit: limit}
 }
 
-// unmeasured builds a service without a response time.
 func unmeasured(id string, use, limit policy.Share) policy.Task {
 	return policy.Task{ID: id, Entitlement: 1, ObjectiveS: num(10), Use: use, Limit: limit}
 }
 
-// input is a snapshot with parameters.
 type input struct {
 	policy.Snapshot
 	Params Params
 	extra  policy.Share
 }
 
-// outcome is one with the state decoded.
 type outcome struct {
 	policy.Outcome
 	State State
@@ -85,14 +81,12 @@ func (in input) beside(n int, use, extra policy.Share) input {
 
 func proportional(p *Params) { p.Step = StepProportional }
 
-// shown is a decision in brief.
 type shown struct {
 	Class policy.Class
 	Limit policy.Share
 	Rule  string
 }
 
-// show selects the services.
 func show(out outcome) []shown {
 	var all []shown
 	for _, d := range out.Tasks {
@@ -103,7 +97,6 @@ func show(out outcome) []shown {
 	return all
 }
 
-// near compares with rounding.
 func near(t *testing.T, want, got []shown) {
 	t.Helper()
 	must.Len(t, len(want), got)
@@ -383,7 +376,6 @@ func TestDecide_why(t *testing.T) {
 	}
 }
 
-// lastService is the last decision on a service.
 func lastService(out outcome) (last policy.Decision) {
 	for _, d := range out.Tasks {
 		if d.Rule != RuleNoService {
@@ -393,8 +385,6 @@ func lastService(out outcome) (last policy.Decision) {
 	return last
 }
 
-// On an event nothing was measured: limits and state stay, and the interval is the
-// initial one.
 func TestDecide_event(t *testing.T) {
 	for _, event := range []policy.Event{policy.EventJoin, policy.EventLeave} {
 		in := of(task("a", 40, 20, 0.3, 0.3), task("b", 10, 20, 0.3, 0.3), unmeasured("c", 0, 0)).beside(4, 0.1, 0)
@@ -410,14 +400,12 @@ func TestDecide_event(t *testing.T) {
 	}
 }
 
-// The state leaves with the last service.
 func TestDecide_lastServiceLeaves(t *testing.T) {
 	in := of().beside(1, 0.1, 0)
 	in.Event, in.Snapshot.State = policy.EventLeave, State{30, -20, 1, 2}.Encode()
 	must.Eq(t, State{}, in.decide().State)
 }
 
-// Entitlements scale floors and the level.
 func TestDecide_entitlement(t *testing.T) {
 	in := of(task("big", 1, 20, 0.5, 0.9), task("small", 1, 20, 0.4, 0.9), task("good", 40, 1, 0.01, 0.01)).with(proportional)
 	in.Tasks[0].Entitlement, in.Tasks[1].Entitlement, in.Tasks[2].Entitlement = 6, 3, 1

@@ -27,7 +27,6 @@ type plant struct {
 
 const work = 3.16 // seconds of the whole pool per batch
 
-// quota divides the pool equally, with the limits as ceilings.
 func quota(limits []float64) []float64 {
 	claims := make([]waterfill.Claim, len(limits))
 	for i, l := range limits {
@@ -36,7 +35,6 @@ func quota(limits []float64) []float64 {
 	return waterfill.Divide(1, claims)
 }
 
-// weights divides the pool in proportion to the limits.
 func weights(limits []float64) []float64 {
 	var sum float64
 	for _, l := range limits {
@@ -77,7 +75,6 @@ func (p *plant) run(t *testing.T, params Params, runs int) (classes string, stab
 	return classes, stable
 }
 
-// all returns n times x.
 func all(n int, x float64) []float64 { return slices.Repeat([]float64{x}, n) }
 
 func varied() []float64 { return []float64{75, 53, 61, 44, 31, 95, 82, 5, 13, 25} }
@@ -187,7 +184,6 @@ func TestPlant_identicalUnreachable(t *testing.T) {
 	}
 }
 
-// spread is the ratio of the largest to the smallest.
 func spread(xs []float64) float64 { return slices.Max(xs) / slices.Min(xs) }
 
 // Noise must be damped: an interval at 20 % off the weight moves a limit by a third of
@@ -226,8 +222,6 @@ func TestPlant_noise(t *testing.T) {
 	must.Less(t, 0.45*sigma, math.Sqrt(squares/(10*runs)))
 }
 
-// An unsatisfiable service leaves the others what they need (quota), and never less
-// than the floor.
 func TestPlant_greedy(t *testing.T) {
 	for _, params := range []Params{published(), ours()} {
 		p := plant{[]float64{0.001, 40, 40, 40}, all(4, 1), quota}

@@ -137,7 +137,6 @@ func (s State) Validate() error {
 	return errs.Err()
 }
 
-// stateOf decodes the last run's state; zero at first.
 func stateOf(s policy.Snapshot) (state State, err error) {
 	if len(s.State) > 0 {
 		err = strictjson.Decode("state", s.State, &state)

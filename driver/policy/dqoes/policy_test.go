@@ -49,7 +49,6 @@ func TestPolicy_checks(t *testing.T) {
 	}
 }
 
-// The example covers the rules of a node with reclaimable CPU.
 func TestExample(t *testing.T) {
 	var rules []string
 	for _, d := range Decide(Example(), DefaultParams()).Tasks {
@@ -58,7 +57,6 @@ func TestExample(t *testing.T) {
 	must.Eq(t, []string{RuleGood, RuleGood, RuleSatisfied, RuleBad, RuleUnmeasured}, rules)
 }
 
-// The agent's options are the parameters, and exactly the policy's errors are reported.
 func TestPolicy_Configure(t *testing.T) {
 	for _, tc := range []struct{ values, want string }{
 		{`{}`, `{"alpha":0.1,"beta":0.1,"headroom":true,"step":"proportional"}`},

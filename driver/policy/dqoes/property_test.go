@@ -25,7 +25,6 @@ func anything(low, high float64) *rapid.Generator[float64] {
 	}))
 }
 
-// inputs draws valid inputs.
 func inputs(figures func(low, high float64) *rapid.Generator[float64]) *rapid.Generator[input] {
 	return rapid.Custom(func(t *rapid.T) input {
 		in := input{Snapshot: policy.Snapshot{
@@ -140,7 +139,6 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// Neither the unit of entitlements nor the order of tasks matters.
 func TestDecide_unitOfEntitlement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(ordinary).Draw(t, "in")
@@ -149,7 +147,6 @@ func TestDecide_unitOfEntitlement(t *testing.T) {
 	})
 }
 
-// The unit of time does not matter.
 func TestDecide_scaleFree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(ordinary).Draw(t, "in")
@@ -172,8 +169,6 @@ func TestDecide_scaleFree(t *testing.T) {
 	})
 }
 
-// The limits of a full pool fit into it, however many services need more
-// (StepProportional).
 func TestDecide_fits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(ordinary).Draw(t, "in")

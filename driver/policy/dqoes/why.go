@@ -10,8 +10,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// why explains a decision in one sentence: the measurement, the rule and the change of
-// the limit.
 func (n *node) why(i int, d policy.Decision) string {
 	t := n.Tasks[i]
 	var s strings.Builder
@@ -41,7 +39,6 @@ func (n *node) why(i int, d policy.Decision) string {
 	return s.String()
 }
 
-// compare compares the response time with the objective.
 func (n *node) compare(s *strings.Builder, i int) {
 	t, percent := n.Tasks[i], 100*n.params.Alpha
 	fmt.Fprintf(s, "response %.4g s ", *t.ResponseS)

@@ -184,13 +184,11 @@ func (n *node) categorise() {
 	}
 }
 
-// grows reports whether G ≥ α.
 func (n *node) grows(g float64) bool {
 	const rounding = 1e-9
 	return g > 0 && g >= n.alpha*(1-rounding)
 }
 
-// converged reports whether all tasks, possibly none, are in CL.
 func (n *node) converged() bool { return all(n.after, policy.CL) }
 
 // limit is Algorithm 1, lines 14–26.
@@ -243,7 +241,6 @@ type total struct {
 	count  int // terms in the sum
 }
 
-// add sums the known growths by weight.
 func (n *node) add(weight func(i int) float64) total {
 	s := total{scale: 1}
 	add := func() {
@@ -263,7 +260,6 @@ func (n *node) add(weight func(i int) float64) total {
 	return s
 }
 
-// mean returns the average of the terms, 0 without any.
 func (s total) mean() float64 {
 	if s.count == 0 {
 		return 0
@@ -271,7 +267,6 @@ func (s total) mean() float64 {
 	return s.scaled / float64(s.count) / s.scale
 }
 
-// share returns a task's part of the sum, 0 if the sum is 0.
 func (n *node) share(i int) policy.Share {
 	if n.sum.scaled == 0 {
 		return 0

@@ -17,17 +17,14 @@ import (
 
 func num(x float64) *float64 { return &x }
 
-// task builds a task with a measured growth.
 func task(id string, c policy.Category, g float64, limit policy.Share) policy.Task {
 	return policy.Task{ID: id, Entitlement: 1, Category: c, Growth: &g, Progress: num(g / 2), Limit: limit, Use: 0.5}
 }
 
-// unmeasured builds a task without a growth.
 func unmeasured(id string, c policy.Category, limit policy.Share) policy.Task {
 	return policy.Task{ID: id, Entitlement: 1, Category: c, Limit: limit}
 }
 
-// input is a snapshot with parameters.
 type input struct {
 	policy.Snapshot
 	Params Params
@@ -45,7 +42,6 @@ func (in input) check() error {
 
 func (in input) decide() policy.Outcome { return Decide(in.Snapshot, in.Params) }
 
-// fixed builds a valid input with a fixed α.
 func fixed(alpha float64, tasks ...policy.Task) input {
 	return input{
 		policy.Snapshot{Tasks: tasks, IntervalS: 40, InitialIntervalS: 20},
@@ -53,7 +49,6 @@ func fixed(alpha float64, tasks ...policy.Task) input {
 	}
 }
 
-// adaptive builds a valid input with an adaptive α.
 func adaptive(tasks ...policy.Task) input {
 	in := fixed(0, tasks...)
 	in.Params = DefaultParams()
@@ -214,7 +209,6 @@ func TestDecide_beta(t *testing.T) {
 	must.Positive(t, in.decide().Tasks[1].Bound())
 }
 
-// A lone task has no limit in any state.
 func TestDecide_lone(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -276,7 +270,6 @@ func TestDecide_events(t *testing.T) {
 	must.Eq(t, math.MaxFloat64, in.decide().IntervalS)
 }
 
-// After a leave the limits are those without the task.
 func TestDecide_leave(t *testing.T) {
 	a, b := task("a", policy.NL, 0.6, 0.2), task("b", policy.NL, 0.2, 0.1)
 	in := fixed(0.1, a, b)
@@ -432,7 +425,6 @@ func TestDecide_fresh(t *testing.T) {
 	must.Eq(t, policy.CL, in.decide().Tasks[0].Category)
 }
 
-// A task that used no CPU in the last interval has no growth.
 func TestDecide_idle(t *testing.T) {
 	idle := task("idle", policy.WL, 1, 0.25)
 	idle.Use = 0
@@ -444,7 +436,6 @@ func TestDecide_idle(t *testing.T) {
 	must.Eq(t, policy.NL, in.decide().Tasks[0].Category)
 }
 
-// Parts of the growth and floors scale with the fair share.
 func TestDecide_entitlement(t *testing.T) {
 	big, small, slow := task("big", policy.NL, 1, 1), task("small", policy.NL, 1, 1), task("slow", policy.CL, 0, 1)
 	big.Entitlement, small.Entitlement, slow.Entitlement = 8000, 500, 1500
@@ -456,7 +447,6 @@ func TestDecide_entitlement(t *testing.T) {
 	must.StrContains(t, out.Tasks[2].Why, "raised to the floor φ/β = 0.075;")
 }
 
-// A task without data keeps its fair share: new, unmeasured, or a service.
 func TestDecide_unknown(t *testing.T) {
 	service := unmeasured("service", policy.New, 0)
 	service.Kind, service.ObjectiveS = policy.Service, num(1)

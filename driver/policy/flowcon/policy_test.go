@@ -40,7 +40,6 @@ func TestPolicy_checks(t *testing.T) {
 	}
 }
 
-// Agent options and parameters accept the same words.
 func TestPolicy_Configure(t *testing.T) {
 	for _, tc := range []struct{ values, want string }{
 		{`{}`, `{"alpha":"adaptive","beta":2}`},

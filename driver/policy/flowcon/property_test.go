@@ -118,7 +118,6 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// The unit of the evaluation functions does not matter under an adaptive α.
 func TestDecide_scaleFree(t *testing.T) {
 	measured := rapid.OneOf(
 		rapid.Just[*float64](nil),
@@ -145,7 +144,6 @@ func TestDecide_scaleFree(t *testing.T) {
 	})
 }
 
-// Neither the unit of entitlements nor the order of tasks matters.
 func TestDecide_unitOfEntitlement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(growths()).Draw(t, "in")

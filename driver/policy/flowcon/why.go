@@ -9,8 +9,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// why explains a decision in one sentence: the measurement, the rule and the change of
-// category and limit. It avoids fmt, which would take most of a run's time.
+// why avoids fmt, which would take most of a run's time.
 func (n *node) why(i int, d policy.Decision, raised bool) string {
 	t, s := n.tasks[i], &n.words
 	s.buf = s.buf[:0]
@@ -70,7 +69,6 @@ func (n *node) why(i int, d policy.Decision, raised bool) string {
 	return string(s.buf)
 }
 
-// reason compares the task's growth with α.
 func (n *node) reason(s *sentence, i int) {
 	g := *n.growth[i]
 	switch {
@@ -94,7 +92,6 @@ func (n *node) reason(s *sentence, i int) {
 	s.number(n.alpha)
 }
 
-// ratio writes G/ΣG, weighted by fair share if these differ.
 func (n *node) ratio(s *sentence, i int) {
 	if n.equal {
 		s.text("G/ΣG = ")
@@ -111,10 +108,8 @@ type sentence struct{ buf []byte }
 
 func (s *sentence) text(t string) { s.buf = append(s.buf, t...) }
 
-// number writes four significant digits.
 func (s *sentence) number(x float64) { s.buf = strconv.AppendFloat(s.buf, x, 'g', 4, 64) }
 
-// known writes a label and a number unless it is nil.
 func (s *sentence) known(label string, x *float64) {
 	if x != nil {
 		s.text(label)

@@ -26,7 +26,6 @@ type load struct {
 	noise                      float64 // σ of log2 of each estimate's error, in addition to wrong
 }
 
-// state is the state of a load.
 type state struct {
 	load
 	id              string
@@ -39,10 +38,8 @@ type state struct {
 func (s *state) left() float64 { return max(s.size-s.used, 0) }
 func (s *state) running() bool { return s.here && s.finish == 0 }
 
-// sized reports whether the policy knows the true size.
 func (s *state) sized() bool { return s.finish > 0 || !s.unknown && s.wrong == 0 && s.claims == 0 }
 
-// gone reports whether task and twin have ended.
 func (s *state) gone() bool { return s.finish > 0 && s.fair >= s.used*(1-1e-9) }
 
 // fluid is a node with fluid CPU, simulated from event to event.
@@ -57,7 +54,6 @@ type fluid struct {
 	orders int // changes of the task in front
 }
 
-// divide sets the rates of the running tasks.
 type divide func(f *fluid)
 
 // run returns each load's time to its end and to its quality point.
@@ -161,7 +157,6 @@ func (f *fluid) effective() []float64 {
 	return waterfill.Divide(f.pool, claims)
 }
 
-// serial serves tasks one after the other.
 func serial(key func(*state) float64) divide {
 	return func(f *fluid) {
 		order := slices.Clone(f.tasks)
@@ -176,10 +171,8 @@ func serial(key func(*state) float64) divide {
 	}
 }
 
-// srpt serves the task with the least remaining work first.
 func srpt() divide { return serial((*state).left) }
 
-// fairSharing divides by entitlement.
 func fairSharing(f *fluid) {
 	claims := make([]waterfill.Claim, len(f.tasks))
 	for i, s := range f.tasks {
@@ -247,7 +240,6 @@ func decided(t must.T, p Params) divide {
 	}
 }
 
-// jobs draws overlapping loads with lognormal sizes.
 func jobs(seed uint64, n int, quality float64) []load {
 	r := rand.New(rand.NewPCG(seed, 10))
 	out := make([]load, n)

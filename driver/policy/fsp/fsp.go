@@ -159,7 +159,6 @@ type job struct {
 	end             float64 // when it ended
 }
 
-// late reports whether the twin has ended before the task.
 func (j *job) late() bool { return j.known && j.twin == 0 && !j.done }
 
 // cap is the maximum rate, room what is left of it.
@@ -266,7 +265,6 @@ func (n *node) advance(seconds float64) {
 	}
 }
 
-// after returns an amount less consumption.
 func after(amount, rate, seconds float64) float64 {
 	if rest := amount - rate*seconds; rest > amount*rounding {
 		return flushTiny(rest)
@@ -282,7 +280,6 @@ func flushTiny(amount float64) float64 {
 	return amount
 }
 
-// duration returns how long an amount lasts.
 func duration(amount, rate float64) float64 {
 	if amount == 0 {
 		return 0
@@ -331,7 +328,6 @@ func (n *node) forecast() {
 	}
 }
 
-// slacks returns the slack of each prefix of order.
 func (n *node) slacks() []float64 {
 	out := make([]float64, len(n.order))
 	left := 0.0
@@ -434,7 +430,6 @@ func (n *node) serveCapped(free *float64, seconds float64) {
 	}
 }
 
-// serveKnown serves by the order of preference, as far as the guard allows.
 func (n *node) serveKnown(free *float64, seconds float64) {
 	rooms := n.slacks()
 	preferred := make([]int, 0, len(n.order))

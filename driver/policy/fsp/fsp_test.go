@@ -127,7 +127,6 @@ func TestDecide_finish(t *testing.T) {
 		"with its fair share it would in 10 s; 2 of 2 cores, fair share 1", out[1].Why)
 }
 
-// snapshots draws valid snapshots.
 func snapshots(t *rapid.T) (policy.Snapshot, Params) {
 	amounts := rapid.OneOf(rapid.SampledFrom([]float64{0, 5e-319, 1e-300, 1, 10, maxCPUS}), rapid.Float64Range(0, 1000))
 	maybe := rapid.OneOf(rapid.Just[*policy.CPUSeconds](nil), rapid.Map(amounts, amount))
@@ -189,7 +188,6 @@ func TestDecide_scaling(t *testing.T) {
 	}
 }
 
-// Any valid snapshot yields finite, deterministic results.
 func TestDecide_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, p := snapshots(t)
@@ -225,7 +223,6 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// Neither the unit of entitlements nor the order of tasks matters.
 func TestDecide_unitOfEntitlement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, p := snapshots(t)

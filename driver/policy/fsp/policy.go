@@ -76,7 +76,6 @@ const (
 	Quality Prefer = "quality"
 )
 
-// compare orders two tasks; the lesser is served first.
 func (p Prefer) compare(a, b *job) int {
 	need := func(j *job) (turn int, need float64) {
 		switch {

@@ -16,7 +16,6 @@ import (
 
 const exact = 1e-6 // relative
 
-// loads draws tasks and parameters.
 func loads(t *rapid.T) ([]load, Params) {
 	weighted := rapid.Bool().Draw(t, "weighted")
 	together := rapid.Bool().Draw(t, "together")

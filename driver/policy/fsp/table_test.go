@@ -10,7 +10,6 @@ import (
 	"testing"
 )
 
-// figures are means over seeds, against fair sharing.
 type figures struct {
 	mean, worst, latest   float64 // of completion; the latest in seconds behind fair sharing
 	quality, worstQuality float64
@@ -21,7 +20,6 @@ func (g figures) String() string {
 	return fmt.Sprintf("%+3.0f %% | %.2f | %3.0f s | %+3.0f %% | %.1f | %.1f", 100*g.mean, g.worst, g.latest, 100*g.quality, g.worstQuality, g.orders)
 }
 
-// compare runs a division and fair sharing over seeds.
 func compare(seeds int, f fluid, loads func(seed uint64) []load, how func() divide) figures {
 	var g figures
 	var fairSum, sum, fairQuality, quality float64

@@ -11,8 +11,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// why explains a decision in one sentence: the task's position relative to its fair
-// share, the rule, and the ends of task and twin.
 func why(t policy.Task, d policy.Decision, s policy.Snapshot, p Prefer) string {
 	var w strings.Builder
 	switch d.Rule {
@@ -51,7 +49,6 @@ func why(t policy.Task, d policy.Decision, s policy.Snapshot, p Prefer) string {
 	return w.String()
 }
 
-// needs is the task's rank in the order of preference.
 func needs(t policy.Task, p Prefer) string {
 	twin := t.CPUS + *t.RemainingCPUS - t.FairCPUS
 	if p != Completion && t.QualityCPUS != nil && *t.QualityCPUS > 0 && (p == Quality || *t.QualityCPUS <= twin) {

@@ -30,7 +30,6 @@ func TestFind(t *testing.T) {
 	must.ErrorContains(t, err, `unknown policy "flowkon", must be one of: auto, fsp, flowcon, `)
 }
 
-// Examples are valid; missing fields are reported.
 func TestQueries(t *testing.T) {
 	for _, q := range Queries() {
 		policytest.Example(t, q)
@@ -107,7 +106,6 @@ func live(t *testing.T, decided string) []byte {
 	return data
 }
 
-// Every policy takes the snapshot of a live node, whichever decided there.
 func TestQuery_live(t *testing.T) {
 	for _, decided := range Names() {
 		for _, p := range All() {

@@ -35,7 +35,6 @@ func (t Task) migrated() Task {
 
 func input(tasks ...Task) Input { return Input{Tasks: tasks, Params: DefaultParams()} }
 
-// shown is a decision in brief.
 type shown struct {
 	Category Category
 	Request  bool

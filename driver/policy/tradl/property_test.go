@@ -99,7 +99,6 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// Neither the unit of entitlements nor the order of tasks matters.
 func TestDecide_unitOfEntitlement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs().Draw(t, "in")

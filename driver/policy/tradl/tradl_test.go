@@ -18,7 +18,6 @@ func task(id string, value float64, use, limit policy.Share) policy.Task {
 	return policy.Task{ID: id, Goal: policy.GoalMin, Value: &value, Acceptable: num(0.3), Objective: num(0.25), Use: use, Limit: limit}
 }
 
-// input is a snapshot with parameters.
 type input struct {
 	policy.Snapshot
 	Params Params
@@ -33,7 +32,6 @@ func of(tasks ...policy.Task) input {
 	return input{policy.Snapshot{Tasks: tasks}, DefaultParams()}
 }
 
-// shown is a decision in brief.
 type shown struct {
 	State policy.TargetState
 	Limit policy.Share // 0 = none
@@ -235,7 +233,6 @@ func TestDecide_why(t *testing.T) {
 	}
 }
 
-// Limits scale with the entitlements.
 func TestDecide_entitlement(t *testing.T) {
 	in := of(task("a", 0.5, 0.3, 1), task("big", 0.28, 0.65, 1), task("small", 0.28, 0.05, 1))
 	in.Tasks[1].Entitlement, in.Tasks[2].Entitlement = 16, 3

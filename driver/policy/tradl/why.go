@@ -10,8 +10,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// why explains a decision in one sentence: the reached target, the rule and the change
-// of the limit.
 func (n *node) why(i int, t policy.Task, d policy.Decision) string {
 	var s strings.Builder
 	switch d.State {
@@ -43,7 +41,6 @@ func (n *node) why(i int, t policy.Task, d policy.Decision) string {
 	return s.String()
 }
 
-// whyReached explains how the task reached a target.
 func whyReached(s *strings.Builder, t policy.Task, name string, target *float64) {
 	switch {
 	case target == nil: // reached in an earlier run with other targets

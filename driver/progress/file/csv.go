@@ -108,7 +108,6 @@ func (t *table) read(row []byte, line int64) ([]byte, error) {
 	return t.line, err
 }
 
-// readHeader looks for the header.
 func (t *table) readHeader(row []byte, line int64, comment bool) error {
 	if comment {
 		row = bytes.TrimSpace(row[1:]) // as NumPy writes it, or a remark
@@ -190,7 +189,6 @@ func names(cells []string) bool {
 	return any
 }
 
-// delimiter returns the most frequent separator of a header.
 func delimiter(row []byte) byte {
 	var n [256]int
 	s := atStart
@@ -215,7 +213,6 @@ func trim(cells []string) []string {
 	return cells
 }
 
-// key removes characters that JSON would escape.
 func key(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -260,7 +257,6 @@ func number(cell string) (string, bool) {
 	return cell, err == nil || v != 0 // out of range is infinite
 }
 
-// commaNumber reports whether a cell is a number with a decimal comma.
 func commaNumber(cell string) bool {
 	whole, fraction, ok := strings.Cut(cell, ",")
 	if !ok || strings.ContainsRune(fraction, ',') {
@@ -270,7 +266,6 @@ func commaNumber(cell string) bool {
 	return ok && whole != "" && fraction != "" && !strings.ContainsAny(whole, ".eE") && fraction[0] >= '0' && fraction[0] <= '9'
 }
 
-// missing reports whether a cell denotes a missing value.
 func missing(cell string) bool {
 	switch strings.ToLower(cell) {
 	case "", "na", "n/a", "null", "none", "-", "--":

@@ -160,7 +160,6 @@ func (f *File) Poll(ctx context.Context) ([]progress.Report, error) {
 	return f.reports, errors.Join(append(f.newErrors, err)...)
 }
 
-// read reads up to the bounds of a Poll.
 func (f *File) read(ctx context.Context) error {
 	for read := 0; read < pollBytes; {
 		data, restarted, err := f.tail.Read(ctx, chunk)
@@ -207,7 +206,6 @@ func (f *File) read(ctx context.Context) error {
 	return nil
 }
 
-// row handles a finished row.
 func (f *File) row(row []byte, line int64, long bool) {
 	done := f.done
 	f.done = false
@@ -236,7 +234,6 @@ func (f *File) row(row []byte, line int64, long bool) {
 	f.parse(plain(row), line)
 }
 
-// plain replaces control characters in a line of JSON, in place.
 func plain(line []byte) []byte {
 	line = bytes.TrimRight(line, "\r")
 	for i, c := range line {
@@ -267,7 +264,6 @@ func (f *File) idle() {
 	}
 }
 
-// report keeps a problem of a new kind.
 func (f *File) report(err error) {
 	var p *problem
 	if !errors.As(err, &p) || f.reportedKinds[p.kind] {
@@ -309,7 +305,6 @@ func (f *File) Note() string {
 
 const linesBeforeNote = 3 // lines without a report before Note describes their content
 
-// whyNoReport explains the lack of reports as far as possible, or is "".
 func (f *File) whyNoReport() string {
 	name := f.tail.Path()
 	metric := f.table.metric

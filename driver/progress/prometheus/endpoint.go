@@ -237,7 +237,6 @@ func parseURL(address string, reach *Reach, bad func(field, value, format string
 	return u, name
 }
 
-// newClient returns a client without proxy and redirects.
 func newClient(opts Options) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -310,7 +309,6 @@ func (e *Endpoint) scrape(ctx context.Context) {
 
 const openMetricsType = "application/openmetrics-text"
 
-// get requests the text, possibly in OpenMetrics format.
 func (e *Endpoint) get(ctx context.Context) (body []byte, openMetrics bool, t *failure) {
 	ctx, cancel := context.WithTimeout(ctx, e.opts.Timeout)
 	defer cancel()
@@ -358,7 +356,6 @@ func (e *Endpoint) get(ctx context.Context) (body []byte, openMetrics bool, t *f
 	return body, kind == openMetricsType, nil
 }
 
-// plain reports whether a media type has ordinary characters only.
 func plain(kind string) bool {
 	return len(kind) <= 80 && !strings.ContainsFunc(kind, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '/' || r == '-' || r == '.' || r == '+')
@@ -392,7 +389,6 @@ func (e *Endpoint) failed(err error) *failure {
 	return &failure{kind: "http", text: "does not answer as " + e.url[:strings.IndexByte(e.url, ':')]}
 }
 
-// wants selects the names of interest in the text.
 func (e *Endpoint) wants(name string) bool {
 	if rest, ok := strings.CutPrefix(name, e.metric); ok {
 		switch rest {
@@ -403,7 +399,6 @@ func (e *Endpoint) wants(name string) bool {
 	return name != "" && (name == e.opts.Step || name == e.opts.Total)
 }
 
-// take reads a text and reports what is new.
 func (e *Endpoint) take(body []byte, openMetrics bool) *failure {
 	p, err := parse(body, openMetrics, e.wants)
 	e.stats.Lines += p.lines
@@ -468,7 +463,6 @@ func (e *Endpoint) take(body []byte, openMetrics bool) *failure {
 	return &failure{kind: "metric", text: text, wait: true}
 }
 
-// others lists other metrics, without those of language runtimes.
 func (e *Endpoint) others(p *page) string {
 	const most = 8
 	names := slices.DeleteFunc(slices.Clone(p.others), func(n string) bool {
@@ -502,7 +496,6 @@ func (e *Endpoint) labels() string {
 	return "{" + strings.Join(all, ", ") + "}"
 }
 
-// report queues a value with the current steps.
 func (e *Endpoint) report(p *page, value float64) {
 	r := progress.Report{Time: e.now(), Metric: e.metric, Value: value, Step: math.NaN(), Total: math.NaN()}
 	e.steps(p, &r)
@@ -557,7 +550,6 @@ func (e *Endpoint) value(p *page, values []sample, kind string) *failure {
 
 func same(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }
 
-// summary handles a quantile computed by the job.
 func (e *Endpoint) summary(p *page, samples []sample) *failure {
 	e.latency = true
 	var found []sample

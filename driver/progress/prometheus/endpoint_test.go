@@ -29,7 +29,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress"
 )
 
-// fixture is an endpoint scraped by the test.
 type fixture struct {
 	testing.TB
 	*Endpoint
@@ -56,7 +55,6 @@ func near(address string, cfg progress.Config, opts Options) (*Endpoint, error) 
 	return newEndpoint(address, cfg, opts)
 }
 
-// reachOf allows the port of an address.
 func reachOf(address string) *Reach {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -88,7 +86,6 @@ func (f *fixture) poll(text string) ([]string, error) {
 	return show(reports), err
 }
 
-// want scrapes a text and compares the reports.
 func (f *fixture) want(text string, reports ...string) {
 	f.Helper()
 	got, err := f.poll(text)
@@ -147,7 +144,6 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestSecrets checks that an address's secrets appear nowhere.
 func TestSecrets(t *testing.T) {
 	for _, url := range []string{
 		"http://user:hunter2@example.com/metrics?token=hunter2#hunter2",

@@ -73,7 +73,6 @@ func (b buckets) quantile(q float64) (value float64, ok bool) {
 	return from + (bounds[i]-from)*((rank-counts[i-1])/in), true
 }
 
-// histograms collects the buckets of each series of a histogram.
 func histograms(samples []sample, name string) map[string]buckets {
 	all := map[string]buckets{}
 	total := map[string]float64{}

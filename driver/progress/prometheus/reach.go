@@ -110,7 +110,6 @@ func parseTarget(host, port string) (to netip.AddrPort, err error) {
 	return netip.AddrPortFrom(addr, uint16(number)), nil
 }
 
-// local reports whether a target is the task itself.
 func local(to netip.AddrPort) bool { return !to.Addr().IsValid() || to.Addr().IsLoopback() }
 
 // onHost returns the addresses of a target in the host's namespace, where any process
@@ -131,7 +130,6 @@ func (r *Reach) onHost(to netip.AddrPort) (at []netip.AddrPort, err error) {
 	return at, nil
 }
 
-// ports lists the allocation's host ports.
 func (r *Reach) ports() string {
 	if len(r.Ports) == 0 {
 		return "none"
@@ -175,7 +173,6 @@ func (r *Reach) dialInside(ctx context.Context, to netip.AddrPort) (net.Conn, er
 	return dial(ctx, at)
 }
 
-// addresses lists those of the current network namespace.
 func addresses() (out []netip.Addr, err error) {
 	all, err := net.InterfaceAddrs()
 	for _, a := range all {
@@ -188,7 +185,6 @@ func addresses() (out []netip.Addr, err error) {
 	return out, err
 }
 
-// dial connects to the first address that accepts.
 func dial(ctx context.Context, at []netip.AddrPort) (net.Conn, error) {
 	var d net.Dialer
 	var errs []error

@@ -25,7 +25,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress"
 )
 
-// TestReachBeforeStart checks what is refused before a task runs.
 func TestReachBeforeStart(t *testing.T) {
 	isolated := &Reach{Namespace: func(context.Context) (*os.File, error) { panic("opened before the task runs") }}
 	onHost := &Reach{Ports: []Port{{netip.MustParseAddrPort("10.1.2.3:20000"), 9100}, {netip.MustParseAddrPort("[fd00::1]:20001"), 20001}}}
@@ -126,7 +125,6 @@ func (n netns) serve(t *testing.T, address, answer string) {
 	must.NoError(t, err)
 }
 
-// link connects two namespaces by a veth pair.
 func (n netns) link(t *testing.T, to netns, port, address string) {
 	t.Helper()
 	n.ip(t, fmt.Sprintf("link add %s type veth peer name eth0 netns /proc/%d/fd/%d", port, os.Getpid(), to.Fd()))

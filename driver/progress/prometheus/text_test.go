@@ -55,7 +55,6 @@ c 1
 	must.Error(t, err, must.Sprint("it was cut off"))
 }
 
-// TestHostile reads texts crafted to be slow.
 func TestHostile(t *testing.T) {
 	const size = 1 << 20
 	var labels strings.Builder

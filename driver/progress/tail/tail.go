@@ -139,7 +139,6 @@ func (f *File) Read(ctx context.Context, max int) (data []byte, restarted bool, 
 	return data, restarted || rewritten, err
 }
 
-// setFile sets the open file and reports whether it is another one than before.
 func (f *File) setFile(file *os.File, stat taskfs.Stat) (another bool) {
 	if f.file != nil {
 		f.file.Close()
@@ -239,7 +238,6 @@ func (f *File) Offset(back int64) Offset {
 	return o
 }
 
-// checksum returns the checksum at a position of the open file, 0 if unreadable.
 func (f *File) checksum(pos int64) uint32 {
 	var b [markBytes]byte
 	n := min(pos, markBytes)

@@ -57,7 +57,6 @@ func (f *fixture) append(name, text string) {
 	must.NoError(f, file.Close())
 }
 
-// want reads everything there is.
 func (f *fixture) want(text string, restarted bool) {
 	f.Helper()
 	data, again, err := f.Read(context.Background(), 1<<20)

@@ -188,7 +188,6 @@ func (d *Dir) walk(ctx context.Context) {
 	d.selectOpen()
 }
 
-// assign assigns the listed files to runs and finds the run to follow.
 func (d *Dir) assign() {
 	first := d.cur == nil
 	for _, r := range d.runs {
@@ -260,7 +259,6 @@ func (d *Dir) assign() {
 	}
 }
 
-// begin chooses the first run: an earlier process's, or the newest.
 func (d *Dir) begin() {
 	if o := d.restored; o != nil {
 		if d.cur = d.runs[o.Run]; d.cur == nil {
@@ -335,7 +333,6 @@ func (d *Dir) candidates() []*run {
 	return out[max(0, len(out)-maxCandidates):]
 }
 
-// selectOpen chooses the files to keep open: the most recently changed.
 func (d *Dir) selectOpen() {
 	var all []*file
 	for _, r := range d.runs {
@@ -390,14 +387,12 @@ func (d *Dir) follow(ctx context.Context, r *run, reports *[]progress.Report) {
 	}
 }
 
-// restartFile forgets a file that was replaced.
 func (d *Dir) restartFile(f *file) {
 	d.clearProblem(f)
 	f.reset()
 	d.stats.Truncated++
 }
 
-// clearProblem drops the reported problem of a file.
 func (d *Dir) clearProblem(f *file) {
 	f.lastError = ""
 	if strings.HasPrefix(d.problem, f.path+": ") {
@@ -405,7 +400,6 @@ func (d *Dir) clearProblem(f *file) {
 	}
 }
 
-// drain reads a file to its end, or to the bounds.
 func (d *Dir) drain(ctx context.Context, r *run, f *file, reports *[]progress.Report) error {
 	if f.tail == nil {
 		d.budget -= 1024 // opening costs, too
@@ -473,7 +467,6 @@ func (d *Dir) drain(ctx context.Context, r *run, f *file, reports *[]progress.Re
 	}
 }
 
-// scalar passes a number to the run's parser.
 func (d *Dir) scalar(r *run, f *file, s event.Scalar) (progress.Report, bool) {
 	name := s.Tag
 	switch f.data {
@@ -606,7 +599,6 @@ func (d *Dir) Note() string {
 
 func (d *Dir) name(run string) string { return path.Join(d.path, run) }
 
-// names lists tags for display.
 func (r *run) names() string {
 	tags := r.tags
 	more := ""

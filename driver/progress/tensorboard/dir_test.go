@@ -52,7 +52,6 @@ func (j *job) open(cfg progress.Config) {
 	j.src = src
 }
 
-// restart is another process that continues.
 func (j *job) restart(cfg progress.Config) {
 	j.t.Helper()
 	o := j.src.Offset()
@@ -161,7 +160,6 @@ func TestDir_grows(t *testing.T) {
 	must.ErrorContains(t, err, "closed")
 }
 
-// Both encodings, any value.
 func TestDir_encodings(t *testing.T) {
 	j := newJob(t, progress.Config{})
 	var all []byte
@@ -400,7 +398,6 @@ func TestDir_damage(t *testing.T) {
 	})
 }
 
-// An image is skipped, but checked.
 func TestDir_large(t *testing.T) {
 	picture := event.AppendRecord(nil, make([]byte, 3<<20))
 	for _, damaged := range []bool{false, true} {
@@ -471,7 +468,6 @@ func TestDir_vanishes(t *testing.T) {
 	must.Eq(t, 2, j.src.Stats().Truncated)
 }
 
-// Only the task's regular files are read, and nothing blocks.
 func TestDir_hostile(t *testing.T) {
 	outside := t.TempDir()
 	must.NoError(t, os.WriteFile(filepath.Join(outside, first), record("loss", 66, 6), 0o644))
@@ -518,7 +514,6 @@ func TestDir_hostile(t *testing.T) {
 	must.Eq(t, []string{"loss 3 0.3"}, j.poll())
 }
 
-// A pipe replaces a file while it is read, and vanishes again.
 func TestDir_replacedByPipe(t *testing.T) {
 	j := newJob(t, progress.Config{})
 	j.write(first, "loss", 1, 0.5)
@@ -608,7 +603,6 @@ func TestDir_manyFiles(t *testing.T) {
 	must.Less(t, 1000, len(j.src.runs))
 }
 
-// An excessive directory is read in part.
 func TestDir_manyEntries(t *testing.T) {
 	j := newJob(t, progress.Config{})
 	j.src.maxEntries = 10
@@ -620,7 +614,6 @@ func TestDir_manyEntries(t *testing.T) {
 	must.StrContains(t, j.src.Note(), "name the directory of the event files")
 }
 
-// A slow walk is not repeated at once.
 func TestDir_slowWalk(t *testing.T) {
 	j := newJob(t, progress.Config{})
 	now := time.Unix(0, 0)

@@ -39,13 +39,11 @@ type file struct {
 	lastError         string
 }
 
-// reset restarts a file that was replaced.
 func (f *file) reset() {
 	f.held, f.sum, f.skip, f.pos, f.records = nil, nil, 0, 0, 0
 	f.abandoned, f.reportedMalformed, f.lastError = nil, false, ""
 }
 
-// offset is the start of the next record.
 func (f *file) offset() tail.Offset {
 	if f.tail == nil {
 		return f.from
@@ -53,7 +51,6 @@ func (f *file) offset() tail.Offset {
 	return f.tail.Offset(f.tail.Pos() - f.pos)
 }
 
-// close keeps only the position.
 func (f *file) close() {
 	if f.tail == nil {
 		return

@@ -78,7 +78,6 @@ func (d *Dir) SetOffset(raw json.RawMessage) {
 	d.restored = &o
 }
 
-// apply restores the state of a file found by the first walk.
 func (o *offset) apply(r *run, f *file, now stat) {
 	if r.name != o.Run {
 		f.fresh = now.time > o.Seen && !slices.Contains(o.Others, r.name)

@@ -118,7 +118,6 @@ func Add(dir private.Dir, k Key, run remaining.Run) error {
 	return nil
 }
 
-// read returns the stored runs, the newest last.
 func read(dir private.Dir) ([]record, error) {
 	data, err := dir.ReadFile(fileName, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -135,7 +134,6 @@ func read(dir private.Dir) ([]record, error) {
 	return all[max(0, len(all)-Runs):], nil
 }
 
-// validate checks a run.
 func (r record) validate() error {
 	for _, name := range []string{r.Namespace, r.Job, r.Group, r.Task, r.Key.Arguments} {
 		if len(name) > maxName {

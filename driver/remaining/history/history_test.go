@@ -65,7 +65,6 @@ func TestHistory(t *testing.T) {
 	must.Eq(t, remaining.Run{CPUS: 5}, run)
 }
 
-// The file is bounded and readable with any number of jobs.
 func TestHistory_bounded(t *testing.T) {
 	at := t.TempDir()
 	dir := private.Open(at)

@@ -216,7 +216,6 @@ func decodeMetadata(b []byte) (plugin string, class uint64, err error) {
 	return plugin, class, err
 }
 
-// decodeTensor returns the number of a tensor with one element.
 func decodeTensor(b []byte) (v float64, ok bool, err error) {
 	var kind uint64
 	var content []byte
@@ -369,7 +368,6 @@ func fields(b []byte, do func(field) error) error {
 	return nil
 }
 
-// half decodes an IEEE 754 number of 16 bits.
 func half(b uint16) float64 {
 	sign, exponent, fraction := 1.0, int(b>>10&0x1f), float64(b&0x3ff)
 	if b>>15 != 0 {
