@@ -54,7 +54,6 @@ func TestAdopt(t *testing.T) {
 	_, err = os.Lstat(filepath.Join(cfg.AllocDir, "alloc/data/ckpt/best/link"))
 	must.ErrorIs(t, err, os.ErrNotExist)
 
-	// Only one allocation does, once, and on request.
 	for _, alloc := range []string{"new", "newer"} {
 		cfg, opts = task(alloc)
 		note, err = new(Driver).adopt(cfg, opts)
@@ -67,7 +66,6 @@ func TestAdopt(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, "", note)
 
-	// Not another job's.
 	cfg, opts = task("other")
 	cfg.JobID = "other"
 	_, err = new(Driver).adopt(cfg, opts)
@@ -77,7 +75,6 @@ func TestAdopt(t *testing.T) {
 	_, err = new(Driver).adopt(cfg, opts)
 	must.ErrorContains(t, err, "has left no checkpoint on this node")
 
-	// An own checkpoint is replaced; other files stay.
 	leave(left)
 	cfg, opts = task("rendered")
 	write("rendered", "train/local/config", "new")

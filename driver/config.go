@@ -29,7 +29,6 @@ func ownSchema() *hclspec.Spec {
 	return hclspec.NewObject(attrs)
 }
 
-// settings is the plugin's validated config.
 type settings struct {
 	*config.Settings
 	inner map[string]any // the decorated driver's own options

@@ -39,7 +39,6 @@ import (
 func TestDocs_reference(t *testing.T) {
 	text, err := os.ReadFile("../docs/driver.md")
 	must.NoError(t, err)
-	// row is the table row that begins with the name.
 	row := func(name string) string {
 		line := regexp.MustCompile("(?m)^\\| `" + regexp.QuoteMeta(name) + "` \\|.*$").FindString(string(text))
 		must.NotEq(t, "", line, must.Sprintf("docs/driver.md has no row for `%s`", name))

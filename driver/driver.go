@@ -35,7 +35,6 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-// errNotConfigured is returned by calls before SetConfig.
 var errNotConfigured = errors.New("the plugin has not been configured")
 
 // Driver is the task driver plugin. It implements all interfaces of Nomad's docker and
@@ -346,7 +345,6 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	return handle, network, nil
 }
 
-// RecoverTask recovers a task after a restart of the plugin or the agent.
 func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	d.starting.RLock()
 	defer d.starting.RUnlock()

@@ -25,7 +25,6 @@ func TestReach(t *testing.T) {
 	must.Eq(t, &prometheus.Reach{}, under(engine.Exec).reach(cfg, nil))
 	must.Eq(t, &prometheus.Reach{}, under(engine.Docker).reach(cfg, nil), must.Sprint("a container in the host's network"))
 
-	// The job's environment is ignored.
 	cfg.Env["NOMAD_ADDR_http"], cfg.Env["NOMAD_PORT_http"] = "127.0.0.1:4646", "4646"
 	cfg.Resources = &drivers.Resources{
 		Ports: &structs.AllocatedPorts{
@@ -57,7 +56,6 @@ func TestReach(t *testing.T) {
 	cfg.NetworkIsolation = &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: "/proc/self/ns/net"}
 	opens(under(engine.Exec).reach(cfg, nil))
 
-	// A container's namespace is its process's.
 	cfg = taskConfig(t, nil, nil)
 	runs := found{State: engine.State{Running: true, PID: os.Getpid()}}
 	opens(under(engine.Docker, runs).reach(cfg, nil))

@@ -123,7 +123,6 @@ func (d *Driver) succeeded(s *setup, cfg *drivers.TaskConfig) *drivers.TaskHandl
 	return handle
 }
 
-// handleVersion is the version of a handle without a decorated driver's state.
 const handleVersion = 1
 
 // finished replaces the decorated driver for tasks that have succeeded and ended.

@@ -110,7 +110,6 @@ func TestInjectGPUShare_noShare(t *testing.T) {
 		}
 	}
 
-	// The mount point exists.
 	must.NoError(t, os.Mkdir(filepath.Join(readOnly.HostPath, "ebbtide"), 0o755))
 	notes, _, err := injectGPUShare(seated(t, ours, nil, readOnly), engine.Docker)
 	must.NoError(t, err)
@@ -129,7 +128,6 @@ func TestInjectGPUShare_forged(t *testing.T) {
 		must.SliceEmpty(t, cfg.Mounts)
 		must.MapEmpty(t, cfg.Env)
 	}
-	// The plugin injects everything itself: requests have an effect.
 	cfg := taskConfig(t, nil, map[string]string{"ebbtide_gpu_memory": "1"})
 	cfg.DeviceEnv = map[string]string{seat.EnvGate: "/run/ebbtide/gate.sock"}
 	notes, _, err := injectGPUShare(cfg, engine.Docker)

@@ -124,7 +124,6 @@ func TestMove_canceled(t *testing.T) {
 	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalRenew), `task "task" is not frozen`)
 	must.Eq(t, "runs", m.fridge.is())
 
-	// Again from the start: the existing checkpoint is old now.
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
 	must.Eq(t, "SIGUSR1", <-m.inner.signals)
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), must.Sprint("twice is once"))
@@ -466,14 +465,12 @@ func TestMove_resumed(t *testing.T) {
 		})
 	}
 
-	// About to be frozen, or just frozen.
 	saving := newMoving(t)
 	must.NoError(t, saving.d.recordFreeze(saving.held, &private.Frozen{Run: "alloc/task/1", Cgroup: saving.fridge.dir, State: status.MoveSaving, Step: status.Unknown()}))
 	saving.d.resumeMove(saving.held)
 	message(t, saving.messages, "cannot be moved, keeps running: the plugin restarted while the task saved its state")
 	must.Nil(t, saving.frozen(t))
 
-	// A brief freeze ends without an event.
 	m := newMoving(t)
 	must.NoError(t, m.d.recordFreeze(m.held, &private.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveFrozen, Until: time.Now().Add(time.Minute)}))
 	m.d.resumeMove(m.held)
@@ -481,7 +478,6 @@ func TestMove_resumed(t *testing.T) {
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
 	must.Eq(t, "runs", m.fridge.is())
 
-	// Of a previous run.
 	m = newMoving(t)
 	must.NoError(t, m.d.recordFreeze(m.held, &private.Frozen{Run: "alloc/task/0", Cgroup: m.fridge.dir}))
 	m.d.resumeMove(m.held)

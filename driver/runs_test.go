@@ -72,7 +72,6 @@ func TestRunsAreKept(t *testing.T) {
 	config["image"] = "torch:1"
 	must.Eq(t, remaining.Run{}, earlier(run(config, map[string]string{"data": "large"})))
 
-	// Stopped because of its objective.
 	last.CPU = 30
 	end(cfg, &drivers.ExitResult{}, func(k *task) { stopped(k); k.succeeded.Store(true) })
 	must.Eq(t, remaining.Run{CPUS: 40, Steps: 100}, earlier(cfg))

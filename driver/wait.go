@@ -24,7 +24,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
-// task is a task held by the plugin.
 type task struct {
 	setup    *setup // under which it was started or recovered
 	handle   *drivers.TaskHandle
@@ -252,7 +251,6 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 	}
 }
 
-// killedExit is the exit code after SIGKILL.
 const killedExit = 137
 
 // afterKill finds out why a task was killed. Nomad's driver checks once, right at the

@@ -45,7 +45,6 @@ const (
 	DefaultLease   = time.Minute
 )
 
-// The bounds of Timeout and Lease.
 const (
 	minDuration = time.Second
 	maxDuration = time.Hour
@@ -129,7 +128,6 @@ func (d Dirs) find(c Config) (host, prefix, pattern string, err error) {
 	return host, prefix, pattern, nil
 }
 
-// Check reports whether a valid Config names one of the directories.
 func (d Dirs) Check(c Config) error {
 	_, _, _, err := d.find(c)
 	return err
@@ -144,7 +142,6 @@ type Files struct {
 	every   time.Duration // polling interval
 }
 
-// Open opens the directory of a valid Config.
 func Open(c Config, dirs Dirs) (*Files, error) {
 	base, prefix, pattern, err := dirs.find(c)
 	if err != nil {
@@ -171,7 +168,6 @@ func (f *Files) Close() error { return errors.Join(f.closed.close(), f.root.Clos
 // State maps the existing matches to their stamps.
 type State map[string]stamp
 
-// Bounds of a scan.
 const (
 	maxEntries = 100_000
 	maxDepth   = 32
@@ -210,7 +206,6 @@ func (f *Files) Scan() (State, error) {
 	return state, nil
 }
 
-// Remove removes all matches.
 func (f *Files) Remove() error {
 	names, err := f.root.Glob(f.pattern, maxEntries)
 	if err != nil {

@@ -188,7 +188,6 @@ func TestWait_closed(t *testing.T) {
 		go write()
 		must.Eq(t, Saved{Path: "/alloc/data/model.ckpt", Bytes: []int64{10, 5, 14}[i]}, p.wait(t, before))
 	}
-	// An empty one is not.
 	p.files.every = Stable / scans
 	must.NoError(t, os.RemoveAll(name))
 	before := p.look(t)
@@ -198,7 +197,6 @@ func TestWait_closed(t *testing.T) {
 	_, err := p.files.Wait(ctx, before)
 	must.ErrorContains(t, err, "was still being written, or is empty")
 
-	// A missing directory cannot be watched, and is polled.
 	p.files = open(t, config("/alloc/data/later/model.ckpt"), Dirs{Alloc: filepath.Dir(p.dir)})
 	before = p.look(t)
 	p.write(t, "later/model.ckpt", "abc")
@@ -224,7 +222,6 @@ func TestShared(t *testing.T) {
 	must.Eq(t, Saved{Path: "/models/vae/a.ckpt", Bytes: 3}, p.wait(t, before))
 	_, err := Open(shared("/elsewhere/*.ckpt"), dirs)
 	must.EqError(t, err, `checkpoint.path: "/elsewhere/*.ckpt" is not in a volume_mount of the task, and shared is set`)
-	// It does not lead out of the volume.
 	_, err = Open(shared("/models/../etc/*"), dirs)
 	must.ErrorContains(t, err, "not in a volume_mount")
 }

@@ -22,13 +22,11 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Names of the engines: those of the decorated Nomad drivers.
 const (
 	EngineDocker = "docker"
 	EngineExec   = "exec"
 )
 
-// Engines lists the engines in the documented order.
 func Engines() []string { return []string{EngineDocker, EngineExec} }
 
 // common are the options that belong to no policy, as written: durations are strings.
@@ -49,7 +47,6 @@ type common struct {
 	DockerOutage    string  `json:"docker_outage"`
 }
 
-// Options lists the options in the documented order.
 func Options() []policy.Option {
 	const text, number = policy.KindString, policy.KindNumber
 	return slices.Concat([]policy.Option{

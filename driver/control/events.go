@@ -14,7 +14,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// reportedState is what events and logs have reported about a task.
 type reportedState struct {
 	unreadable string    // why its progress is unreadable
 	readAt     time.Time // when that was last logged

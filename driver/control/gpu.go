@@ -12,7 +12,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/seat"
 )
 
-// longWait is the wait for GPU memory after which an event reports it.
 const longWait = 10 * time.Second
 
 // refreshGPU reads the device plugin's report of the task's seat. There is none while

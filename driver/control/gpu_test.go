@@ -28,7 +28,6 @@ func TestGPU(t *testing.T) {
 		n.start(f)
 		s := n.c.find(f.ID)
 		pass := n.pass
-		// next returns the next event.
 		next := func() string {
 			t.Helper()
 			for range 120 {

@@ -57,7 +57,6 @@ type resume struct {
 	Work    remaining.State    `json:"work,omitzero"`
 }
 
-// maxState bounds a state, in bytes.
 const maxState = 1 << 20
 
 func (t *task) state() []byte {

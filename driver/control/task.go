@@ -66,7 +66,6 @@ type task struct {
 	earlier  *policy.Task // the run before, as a ghost, if its end was missed
 }
 
-// interval is the start of a measurement interval.
 type interval struct {
 	at        time.Time
 	cpu       float64 // CPU-seconds

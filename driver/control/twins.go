@@ -32,7 +32,6 @@ type twins struct {
 	restored time.Time // when an earlier process wrote the restored state
 }
 
-// fair is the state of a task's twin.
 type fair struct {
 	cpu   policy.CPUSeconds
 	used  policy.CPUSeconds // by the task at the same time
@@ -272,7 +271,6 @@ type twinState struct {
 	SavedS float64       `json:"saved_s"`
 }
 
-// maxTwins bounds it, in bytes.
 const maxTwins = 1 << 20
 
 func (c *Controller) saveTwins(in private.Dir) {

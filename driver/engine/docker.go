@@ -22,7 +22,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
-// Labels on containers.
 const (
 	// LabelNode marks Ebbtide's containers with the Nomad node that started them, so
 	// that Reap spares stock containers and those of other clients of the same daemon.
@@ -80,7 +79,6 @@ type dockerState struct {
 	ContainerID string
 }
 
-// ContainerID returns the ID of a task's container.
 func ContainerID(handle *drivers.TaskHandle) (string, error) {
 	var st dockerState
 	if err := handle.GetDriverState(&st); err != nil {

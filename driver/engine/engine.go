@@ -20,7 +20,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
-// Names of the engines, see config.Engines.
 const (
 	Docker = config.EngineDocker
 	Exec   = config.EngineExec
@@ -69,7 +68,6 @@ type Engine interface {
 	OutlivesDaemon(ctx context.Context) bool
 }
 
-// NewDriver returns an instance of a decorated Nomad driver.
 func NewDriver(ctx context.Context, name string, logger hclog.Logger) (drivers.DriverPlugin, error) {
 	switch name {
 	case Docker:

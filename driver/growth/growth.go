@@ -25,7 +25,6 @@ const (
 	Max Goal = "max" // an accuracy: higher is better
 )
 
-// The kinds of estimators.
 const (
 	KindRobust    = "robust"
 	KindPublished = "published"

@@ -73,7 +73,6 @@ func TestPublished(t *testing.T) {
 	must.Eq(t, 7, m.Value)
 	must.Eq(t, 3, m.Reports)
 
-	// No report: the interval extends.
 	m = feed(e)
 	must.InDelta(t, 0.2, m.Growth, 1e-12)
 	must.StrContains(t, m.Why, "it extends")
@@ -85,7 +84,6 @@ func TestPublished(t *testing.T) {
 	m = feed(e, Point{T: 60, CPU: 30, Value: 4, Step: nan})
 	must.InDelta(t, 0.3, m.Growth, 1e-12)
 
-	// Unknown wall time: no progress.
 	m = feed(e, Point{T: nan, CPU: 31, Value: 3, Step: nan})
 	must.InDelta(t, 1, m.Growth, 1e-12)
 	must.Eq(t, 0, m.Progress)
@@ -133,7 +131,6 @@ func TestDiverged(t *testing.T) {
 			must.False(t, math.IsNaN(m.Growth))
 			must.Eq(t, 13, m.Reports)
 		}
-		// From the first report on.
 		e := build(t, kind, Max)
 		m := feed(e, at(1, nan))
 		must.True(t, m.Diverged)
@@ -170,7 +167,6 @@ func TestRobust_unmeasured(t *testing.T) {
 	same := e.Measure()
 	must.StrContains(t, same.Why, "no new report")
 	must.Eq(t, m.Growth, same.Growth)
-	// Nothing is measured while CPU time does not advance.
 	e = build(t, "robust", Min)
 	m = feed(e, at(1, 5), at(1, 4), at(1, 3), at(1, 2), at(1, 1))
 	must.False(t, m.Measured)
@@ -232,7 +228,6 @@ func TestRobust_constant(t *testing.T) {
 		must.Eq(t, 0, m.Growth)
 		must.Eq(t, i >= plateauReports, m.Plateau)
 	}
-	// It can still take off.
 	var m Estimate
 	for i := 21; i <= 40; i++ {
 		m = feed(e, at(float64(i), 0.1+0.02*float64(i-20)))
@@ -252,7 +247,6 @@ func TestRobust_worse(t *testing.T) {
 			must.Eq(t, 0, m.Growth, must.Sprintf("report %d: %s", i, m.Why))
 		}
 	}
-	// From the first report on.
 	m := follow(build(t, "robust", Max), 6, func(c float64) float64 { return -c })
 	must.Eq(t, 0, m.Growth)
 	must.False(t, m.Plateau)

@@ -36,7 +36,6 @@ func TestRobust_learningRateDrops(t *testing.T) {
 	must.Greater(t, 0, m.Growth)
 	must.NotEq(t, Fit{}, m.Fit)
 
-	// A restored estimator knows the learning rate and detects the next drop.
 	next := build(t, KindRobust, Min)
 	for _, p := range e.Curve() {
 		next.Add(p)

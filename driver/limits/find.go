@@ -160,7 +160,6 @@ func relativeTo(root, path string) (string, bool) {
 	return rel, !slices.Contains(strings.Split(rel, "/"), "..")
 }
 
-// locator turns the cgroup paths of a process into directories.
 type locator struct {
 	taskPaths, ownPaths map[string]string // by controller; "" is version 2
 	mounts              []*mountinfo.Info

@@ -353,7 +353,6 @@ func TestCgroup_badQuota(t *testing.T) {
 func TestCgroup_errors(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		m, c, dir := newCgroup(t, version)
-		// The controller is not enabled.
 		for _, f := range []string{"cpu.shares", "cpu.weight", "cpu.max", "cpu.cfs_quota_us"} {
 			_ = os.Remove(filepath.Join(m.dir, dir, f))
 		}

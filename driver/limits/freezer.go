@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The freezer's control of version 1 and of version 2.
 const (
 	freezerState = "freezer.state"
 	cgroupFreeze = "cgroup.freeze"

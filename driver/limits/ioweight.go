@@ -20,7 +20,6 @@ const (
 	DefaultIOWeight uint64 = 100
 )
 
-// ioWeight is a control for the block I/O weight.
 type ioWeight struct {
 	file     string
 	min, max uint64

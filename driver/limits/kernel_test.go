@@ -28,9 +28,7 @@ import (
 )
 
 const (
-	// helperEnv turns the test binary into a helper process.
-	helperEnv = "EBBTIDE_LIMITS_HELPER"
-	// requireEnv is the required cgroup version: tests fail instead of skipping.
+	helperEnv  = "EBBTIDE_LIMITS_HELPER"
 	requireEnv = "EBBTIDE_REQUIRE_CGROUP"
 	// dirsEnv lists the groups that a helper joins, mountEnv where it mounts the
 	// cgroups of its own namespace.
@@ -146,7 +144,6 @@ func (k *kernel) child(name string) *kernel {
 		if k.version == 2 {
 			err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+cpu +memory"), 0)
 			must.NoError(k.t, err)
-			// Optional: the kernel may lack it.
 			_ = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+io"), 0)
 		}
 		sub := filepath.Join(dir, name)
@@ -484,7 +481,6 @@ func TestKernel_gone(t *testing.T) {
 	must.ErrorIs(t, c.SetShares(512), ErrGone)
 	must.ErrorIs(t, c.SetQuota(1), ErrGone)
 
-	// A zombie counts as gone.
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), helperEnv+"=nothing")
 	must.NoError(t, cmd.Start())

@@ -27,7 +27,6 @@ type Resources struct {
 	NetworkBytes float64
 }
 
-// Bounds of the search for a task's processes.
 const (
 	maxPids   = 1024
 	maxGroups = 256

@@ -183,7 +183,6 @@ func TestResources_network(t *testing.T) {
 	m.network("77", "3", "eth0: 1 0 0 0 0 0 0 0 2 0\nodd: x 0 0 0 0 0 0 0 3\nshort: 1 2\nnothing\n")
 	must.Eq(t, 6, network()) // the lowest pid
 
-	// Plugin in a container, task on the host's network.
 	m.network("self", "9", devices)
 	m.network("1", "3", devices)
 	must.Eq(t, 2223, network())
@@ -194,7 +193,6 @@ func TestResources_network(t *testing.T) {
 	must.NoError(t, os.Remove(filepath.Join(m.dir, "proc/77/net/dev")))
 	must.Eq(t, 2223, network()) // exited in between
 
-	// Process 1's namespace is unreadable.
 	must.NoError(t, os.RemoveAll(filepath.Join(m.dir, "proc/1/ns/net")))
 	m.file("proc/1/ns/net", "no link")
 	must.Eq(t, 2223, network())

@@ -159,8 +159,6 @@ func TestLimits_weightProperties(t *testing.T) {
 			} else {
 				must.GreaterEq(t, min(float64(r.Limit)*before, floor*w(r.base()))-2, w(got[i]))
 			}
-			// Of two bound tasks with equal entitlements the one with the higher limit
-			// gets no less.
 			for j := range min(i, 50) {
 				if r.bound() && reqs[j].bound() && r.base().Shares == reqs[j].base().Shares && r.Limit >= reqs[j].Limit {
 					must.GreaterEq(t, w(got[j])-2, w(got[i]))
@@ -335,7 +333,6 @@ func TestIOWeights_properties(t *testing.T) {
 			sum += w
 			must.Between(t, limits.MinIOWeight, w, limits.MaxIOWeight)
 			for k := range in {
-				// Monotone, except for rounding.
 				if in[i] > 0 && in[k] > 0 && min(in[i], 1) > min(in[k], 1) && w+1 < out[k] {
 					t.Fatalf("%v: %v", in, out)
 				}

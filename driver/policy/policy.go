@@ -22,7 +22,6 @@ import (
 	"github.com/ebbtide/ebbtide/internal/strictjson"
 )
 
-// Kinds of agent options, named as in HCL.
 const (
 	KindString = "string"
 	KindNumber = "number"
@@ -265,7 +264,6 @@ func set(into map[string]any, path string, value any) {
 	set(below, rest, value)
 }
 
-// Find returns the query with the name, or an error that lists all names.
 func Find(all []Query, name string) (Query, error) {
 	known := make([]string, len(all))
 	for i, q := range all {

@@ -52,7 +52,6 @@ func TestDir(t *testing.T) {
 	must.NoError(t, err)
 	must.SliceEmpty(t, left)
 
-	// Nothing is recreated for a removed allocation.
 	must.NoError(t, os.RemoveAll(alloc))
 	must.ErrorIs(t, d.WriteFile(SnapshotName, nil, false), fs.ErrNotExist)
 	must.NoError(t, d.Remove(SnapshotName))

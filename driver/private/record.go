@@ -52,7 +52,6 @@ type Frozen struct {
 	Step  status.Number `json:"step"`
 }
 
-// maxRecord bounds a record, in bytes.
 const maxRecord = 64 << 10
 
 // Load reads a task's record, empty if there is none.

@@ -53,7 +53,6 @@ func TestClean(t *testing.T) {
 		must.Eq(t, want, string(got), must.Sprintf("%q", raw))
 		must.Eq(t, want, string(Clean(nil, bytes.Clone([]byte(raw)))))
 	}
-	// A clean line is not copied; otherwise the result is appended.
 	line := []byte("loss: 0.5")
 	must.True(t, &Clean(nil, line)[0] == &line[0])
 	must.Eq(t, "xyab", string(Clean([]byte("xy"), []byte("a\x1b[mb"))))

@@ -17,7 +17,6 @@ import (
 	"unicode/utf8"
 )
 
-// Presets restrict the kinds of lines to parse.
 const (
 	PresetAuto        = "auto"        // all kinds
 	PresetHuggingFace = "huggingface" // {'loss': 0.5, 'epoch': 1.0}, old and new quoting, and the bars between
@@ -275,7 +274,6 @@ func redacted(text string) string {
 	return u.String()
 }
 
-// FormatOf returns the format of a file's name, or "".
 func FormatOf(name string) string {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".jsonl", ".ndjson", ".json":

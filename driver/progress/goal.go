@@ -23,7 +23,6 @@ const (
 	rankPoor                      // best_*: flat between improvements; policy_loss: follows no goal
 )
 
-// word classifies a word of a metric's name.
 type word struct {
 	goal string
 	auto bool // a metric by itself before any value

@@ -309,7 +309,6 @@ func (s *stream) position() Position {
 	return at
 }
 
-// Goal is the direction in which the metric improves, "" while none is known.
 func (l *Logs) Goal() string {
 	if l.parser.Metric() == "" {
 		return ""
@@ -317,7 +316,6 @@ func (l *Logs) Goal() string {
 	return l.parser.Goal()
 }
 
-// Note describes assumptions, or is "".
 func (l *Logs) Note() string { return l.parser.Note() }
 
 // Offset returns the position for a later process as JSON: the start of the unfinished
@@ -354,7 +352,6 @@ func (l *Logs) Stats() Stats {
 	return st
 }
 
-// Close closes the open files; Poll then fails.
 func (l *Logs) Close() error {
 	l.closed = true
 	var errs []error

@@ -223,13 +223,11 @@ func TestLogs_truncated(t *testing.T) {
 	f.want(4)
 	must.Eq(t, 1, f.logs.Stats().Truncated)
 
-	// Replaced under its name.
 	f.write("new", "loss=5.0\nloss=6.0\nloss=7.0\n")
 	must.NoError(t, os.Rename(f.path("new"), f.path("train.stdout.0")))
 	f.want(5, 6, 7)
 	must.Eq(t, 2, f.logs.Stats().Truncated)
 
-	// Removed and restarted.
 	f.write("train.stdout.1", "loss=8.0\n")
 	f.want(8)
 	must.NoError(t, os.Chtimes(f.path("train.stdout.1"), time.Unix(1000, 0), time.Unix(1000, 0)))
@@ -280,7 +278,6 @@ func TestLogs_planted(t *testing.T) {
 	must.NoError(t, os.Mkdir(f.path("train.stdout.1"), 0o755))
 	f.write("train.stdout.2", "loss=1.0\n")
 	check(1)
-	// An unreadable next file: continue with the one after it.
 	must.NoError(t, os.Symlink(f.path("train.stdout.2"), f.path("train.stdout.3")))
 	f.write("train.stdout.2", "loss=2.0\n")
 	check(2)
@@ -289,7 +286,6 @@ func TestLogs_planted(t *testing.T) {
 	f.remove("train.stderr.0")
 	f.want()
 
-	// The directory itself.
 	other := newFixture(t)
 	other.write("train.stdout.0", "loss=66.0\n")
 	must.NoError(t, os.Symlink(other.dir, filepath.Join(filepath.Dir(f.dir), "link")))
@@ -422,25 +418,21 @@ func TestLogs_resume(t *testing.T) {
 	must.Eq(t, 4, reports[0].Step)
 	must.Eq(t, 4, reports[0].Line)
 
-	// The file is gone: continue with the next.
 	f.restart()
 	f.write("train.stdout.5", "loss 5.0\n")
 	f.remove("train.stdout.2")
 	f.want(5)
 	must.Eq(t, 3, f.logs.Stats().LostFiles)
-	// It is shorter.
 	f.restart()
 	must.NoError(t, os.Truncate(f.path("train.stdout.5"), 0))
 	f.write("train.stdout.5", "loss 6\n")
 	f.want()
 	f.write("train.stdout.5", "loss 6.5\n")
 	f.want(6.5)
-	// Another file has its name.
 	f.restart()
 	f.write("new", "epoch 9: loss 7.5\nepoch 9: loss 8.5\n")
 	must.NoError(t, os.Rename(f.path("new"), f.path("train.stdout.5")))
 	f.want(7.5, 8.5)
-	// Only lower numbers exist.
 	f.restart()
 	f.remove("train.stdout.0")
 	f.remove("train.stdout.1")
@@ -449,13 +441,11 @@ func TestLogs_resume(t *testing.T) {
 	f.write("train.stdout.0", "loss 9.5\n")
 	f.want(9.5)
 
-	// It was rewritten in place, and is longer.
 	f.restart()
 	must.NoError(t, os.Truncate(f.path("train.stdout.0"), 0))
 	f.write("train.stdout.0", "loss 9.0 and more\nloss 9.5\n")
 	f.want(9, 9.5)
 
-	// A line that is too long is not read again.
 	f.write("train.stdout.0", strings.Repeat("long ", maxLine))
 	f.want()
 	f.restart()
@@ -464,7 +454,6 @@ func TestLogs_resume(t *testing.T) {
 	f.want(10.5, 11.5)
 	must.Less(t, 100, f.logs.Stats().Bytes)
 
-	// Invalid data is ignored.
 	f.logs = f.follow("train")
 	f.logs.SetOffset([]byte(`{"stdout": {"inode": 5, "file": -1}, "stderr": {"inode": 1, "pos": -1}}`))
 	f.logs.SetOffset([]byte("nonsense"))

@@ -44,7 +44,6 @@ func TestParse_lines(t *testing.T) {
 		line   string
 		want   string
 	}{
-		// Values.
 		{Config{}, "loss=0.5", "-/- loss=0.5"},
 		{Config{}, "loss: 1e-4", "-/- loss=0.0001"},
 		{Config{}, "loss = -3", "-/- loss=-3"},
@@ -62,7 +61,6 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, "{'loss': np.float64(0.5), 'step': 3}", "3/- loss=0.5"},
 		{Config{}, "损失 loss=0.5 é", "-/- loss=0.5"},
 		{Config{}, "\xff\xfeloss=0.5\xff", "-/- loss=0.5"},
-		// Whole names only.
 		{Config{Metric: "loss"}, "loss_scale=65536 my_loss=1.0 lossy=2.0 train/loss=3.0 x-loss=4.0", ""},
 		{Config{Metric: "loss"}, "LOSS=0.5", "-/- LOSS=0.5"},
 		{Config{Metric: "loss"}, "val loss 4.1", ""},
@@ -81,7 +79,6 @@ func TestParse_lines(t *testing.T) {
 		{Config{Metric: "val.loss"}, `{"step":1,"train":{"loss":1},"val":{"loss":2}}`, "1/- val.loss=2"},
 		{Config{Metric: "loss"}, `{"step":1,"train":{"loss":1},"val":{"loss":2}}`, "1/- train.loss=1"},
 		{Config{Metric: "Validation loss"}, "Validation: loss: 0.5, acc: 0.9", "-/- Validation loss=0.5"},
-		// Steps and totals.
 		{Config{}, "step=10 loss=0.5", "10/- loss=0.5"},
 		{Config{}, "step 1_000 loss 0.5", "1000/- loss=0.5"},
 		{Config{}, "step 10/100: loss 0.5", "10/100 loss=0.5"},
@@ -115,7 +112,6 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, "Steps:  10%|█| 1.00k/5.00k [00:01<00:09, 9.5it/s, loss=0.5]", "1000/5000 loss=0.5"},
 		{Config{}, "50% 1/2 [00:00<00:00, 6.54it/s, loss=2.29]", "1/2 loss=2.29"},
 		{Config{}, "13440/Unknown - 2s - loss: 0.8068", "13440/- loss=0.8068"},
-		// Choice of a line's metric.
 		{Config{}, "val_loss: 0.4 - loss: 0.5 - accuracy: 0.9", "-/- loss=0.5"},
 		{Config{}, "accuracy=0.9 val_loss=0.4", "-/- val_loss=0.4"},
 		{Config{}, "a_loss=1.0 b_loss=2.0 loss=3.0", "-/- loss=3"},
@@ -125,7 +121,6 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, "Policy loss: 0.1, value function loss: 0.2, mean reward: 5", "-/- mean reward=5"},
 		{Config{}, "[Learner] Critic Loss = 0.5 | Policy Loss = -1.5 | Steps = 100", "100/- Critic Loss=0.5"},
 		{Config{}, "step:12K ep:4 loss:0.5", "12000/- loss=0.5"},
-		// A running optimum is no report.
 		{Config{}, "best val loss 0.1, val loss 0.5", "-/- val loss=0.5"},
 		{Config{}, "loss: 0.5 (best: 0.1) acc: 0.9", "-/- loss=0.5"},
 		{Config{}, "best loss: 0.1 at epoch 3, epoch 5 loss: 0.5", "5/- loss=0.5"},
@@ -140,7 +135,6 @@ func TestParse_lines(t *testing.T) {
 		{Config{Metric: "best val loss"}, "best val loss 0.1, val loss 0.5", "-/- best val loss=0.1"},
 		{Config{Metric: "best.val_loss"}, `{"best": {"val_loss": 0.1}}`, "-/- best.val_loss=0.1"},
 		{Config{}, "Test set: Average loss: 0.0265, Accuracy: 9913/10000", "-/- Average loss=0.0265"},
-		// No report.
 		{Config{}, "packet loss: 0.5%", ""},
 		{Config{}, "lr=0.1 time=3.5 loss_scale=2", ""},
 		{Config{}, "no loss 3", ""},
@@ -158,7 +152,6 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, `{"a\"loss":1,"loss":0.5}`, "-/- loss=0.5"},
 		{Config{}, `{"a":{"b":{"c":{"d":{"e":{"f":{"g":{"h":1}}}}}}},"loss":0.5}`, "-/- loss=0.5"},
 		{Config{}, `{"list":[{"x":1},{"y":2}],"loss":0.5}}}`, "-/- loss=0.5"},
-		// Presets restrict the kind of line.
 		{Config{Preset: "keras"}, "step=1 loss=0.5", ""},
 		{Config{Preset: "lightning"}, " 10%|█| 10/100 [00:01<00:09, 9.5it/s, loss=0.5]", ""},
 		{Config{Preset: "lightning"}, "Epoch 0: 10%|█| 10/100 [00:01<00:09, 9.5it/s, loss=0.5]", "10/- loss=0.5"},
@@ -166,7 +159,6 @@ func TestParse_lines(t *testing.T) {
 		{Config{Preset: "jsonl"}, "loss=0.5", ""},
 		{Config{Preset: "huggingface"}, "loss=0.5", ""},
 		{Config{Preset: "plain"}, "loss=0.5", "-/- loss=0.5"},
-		// Patterns.
 		{Config{Pattern: `E=(?P<value>\S+) at (?P<step>\S+)/(?P<total>\S+)`}, "E=-1.5e3 at 1,000/5_000 x", "1000/5000 value=-1500"},
 		{Config{Pattern: `(?P<value>[\d.]+) ?%`, Metric: "top1"}, "97.5 %", "-/- top1=97.5"},
 		{Config{Pattern: `E=(?P<value>\S*)( (?P<step>\d+))?`}, "E=nan", "-/- value=NaN"},
@@ -313,7 +305,6 @@ func TestParser_State(t *testing.T) {
 		}
 	}
 
-	// Invalid states are ignored.
 	for _, st := range []State{
 		{Metric: "loss", Key: "x"},
 		{Metric: "loss", Key: "loss", Shape: 99},
@@ -415,7 +406,6 @@ func TestParse_noAllocations(t *testing.T) {
 				}
 			}
 		}))
-		// Nor do reports, once their metric is known.
 		report := []byte(`step=10 loss=0.5 policy loss: 0.25 acc=0.5`)
 		dict := []byte(`{"step": 3, "train": {"loss": 0.5}, "lr": 1e-5, "msg": "x"}`)
 		bar := []byte("Epoch 3:  10%|█ | 10/100 [00:01<00:09, 9.51it/s, v_num=0, train_loss=0.5]")
@@ -497,7 +487,6 @@ func TestParse_perEpoch(t *testing.T) {
 			got = r.PerEpoch
 		}
 		must.Eq(t, c.want, got, must.Sprint(c.name))
-		// A restored parser knows it, too.
 		q := newParser(t, Config{})
 		q.SetState(p.State())
 		must.Eq(t, p.steps, q.steps)

@@ -42,7 +42,6 @@ var unset = math.NaN()
 
 func isSet(v float64) bool { return v == v }
 
-// findings is what one line contains.
 type findings struct {
 	shape  shape
 	cands  [maxCandidates]candidate

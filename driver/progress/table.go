@@ -20,7 +20,6 @@ type table struct {
 	n      int
 }
 
-// cell is a name of the header or a value of a row.
 type cell struct{ from, to int }
 
 func (c cell) of(line []byte) []byte { return line[c.from:c.to] }

@@ -20,7 +20,6 @@ const (
 
 type drawer interface{ Picture() error }
 
-// urgency is how soon a picture is needed.
 type urgency int
 
 const (

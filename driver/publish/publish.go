@@ -18,7 +18,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// firstPicture is the minimum number of reports for a picture.
 const firstPicture = 5
 
 // Task publishes one task. It is used by one goroutine.

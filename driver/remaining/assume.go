@@ -59,7 +59,6 @@ func Assume(command []string, env map[string]string) Assumption {
 	return a
 }
 
-// guess is a number found in an option.
 type guess struct {
 	value float64
 	from  string

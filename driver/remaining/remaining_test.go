@@ -150,7 +150,6 @@ func TestTotals(t *testing.T) {
 		{Declared{Assumed: assumed}, 0, 1, Unknown, 0, "beyond"}, // epoch 40, not step 40
 		{Declared{}, inf, 10, Unknown, 0, "no total is known"},
 		{Declared{}, 0, 10, Unknown, 0, "no total is known"},
-		// The task has passed all of these.
 		{Declared{Steps: 20, Epochs: 2, Assumed: assumed}, 30, 10, Assumed, 70, ""},
 		{Declared{Steps: 20}, 30, 0, Unknown, 0, "beyond"},
 	} {
@@ -215,7 +214,6 @@ func TestRestart(t *testing.T) {
 	feed(e, 45, 50, 1, 100, 3, 100)
 	must.Eq(t, 3*50, left(t, e, 115))
 
-	// A slightly lower reading is no restart.
 	e.Add(Point{CPU: 117, Step: 51, Total: 100})
 	e.Add(Point{CPU: 116, Step: 52, Total: 100})
 	must.StrContains(t, e.Estimate(116, Curve{}).Why, "latest steps")
@@ -237,7 +235,6 @@ func TestRepeatedRestarts(t *testing.T) {
 	must.StrContains(t, m.Why, "again and again")
 	cpu = feed(e, 21, 50, 1, cpu+1, 1, 100)
 	must.Eq(t, 50, left(t, e, cpu))
-	// Restarts with progress are not of that kind.
 	for n := 60.0; n < 100; n += 10 {
 		cpu = feed(e, n-30, n, 1, cpu+1, 1, 100)
 		must.Eq(t, 100-n, left(t, e, cpu))
@@ -254,7 +251,6 @@ func TestCountdown(t *testing.T) {
 	must.Eq(t, 2*81, *m.CPUS)
 	must.StrContains(t, m.Why, "81 steps left")
 	must.Eq(t, Run{CPUS: 38}, e.State().Run(38))
-	// And up again.
 	cpu := feed(e, 90, 100, 1, 40, 2, 200)
 	must.Eq(t, 200, left(t, e, cpu))
 }
@@ -264,12 +260,10 @@ func TestTotalChanges(t *testing.T) {
 	feed(e, 1, 50, 1, 1, 1, 100)
 	cpu := feed(e, 51, 60, 1, 51, 1, 200)
 	must.Eq(t, 140, left(t, e, cpu))
-	// A total that follows the step is ignored.
 	for i := 61.0; i < 70; i++ {
 		e.Add(Point{CPU: i, Step: i, Total: i})
 	}
 	must.Nil(t, e.Estimate(70, Curve{}).CPUS)
-	// So is one of a bar that is gone.
 	e = New(Declared{}, State{})
 	feed(e, 1, 50, 1, 1, 1, 100)
 	e.Add(Point{CPU: 51, Step: 51})
@@ -291,7 +285,6 @@ func TestBars(t *testing.T) {
 	cpu = feed(e, 1, 2, 1, 1, 1, 2)
 	cpu = feed(e, 1, 10, 1, cpu+1, 1, 100)
 	must.Eq(t, 90, left(t, e, cpu))
-	// Consecutive bars: none is the whole job.
 	for n := 0.0; n < 3; n++ {
 		cpu = feed(e, 1, 100+n, 1, cpu+1, 1, 100+n)
 	}

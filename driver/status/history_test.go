@@ -40,7 +40,6 @@ func TestRow_numbers(t *testing.T) {
 			same := got == f || math.IsNaN(got) && math.IsNaN(f) || math.Abs(got-f) <= 1e-9*math.Abs(f)
 			must.True(t, same && math.Signbit(got) == math.Signbit(f) || math.IsNaN(f), must.Sprint(f, got))
 		}
-		// Rewriting the file does not erode numbers.
 		must.Eq(t, line, string(r.appendTo(nil)))
 	}
 }
@@ -264,7 +263,6 @@ func TestOptions(t *testing.T) {
 		must.NoError(t, err)
 		must.Eq(t, want, w.maxRows)
 	}
-	// A Writer's output is readable, whatever the rows.
 	longest := Row{Time: testStart.Add(123456789), CPUSeconds: -math.MaxFloat64, Step: -math.MaxFloat64, Total: -math.MaxFloat64,
 		Value: -math.MaxFloat64, Growth: -math.MaxFloat64, Progress: -math.MaxFloat64, Limit: -math.MaxFloat64, Shares: math.MaxUint64,
 		QuotaCores: -math.MaxFloat64, Use: -math.MaxFloat64, Throttled: -math.MaxFloat64}
@@ -381,7 +379,6 @@ func FuzzReadHistory(f *testing.F) {
 		rows, err := ReadHistory(path)
 		must.NoError(t, err)
 		must.LessEq(t, bytes.Count(b, []byte("\n")), len(rows))
-		// What was read is written and read alike.
 		again := ParseHistory(formatHistory(rows))
 		eqRows(t, rows, again)
 		must.LessEq(t, 5, len(thin(rows, 5)))

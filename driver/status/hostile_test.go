@@ -176,7 +176,6 @@ func TestHostile_directory(t *testing.T) {
 					must.NoError(t, w.Append(rowAt(0)))
 					must.SliceContainsSubset(t, names(t, filepath.Join(base, Dir)), []string{"t.csv", "t.json"})
 
-					// The same during writing.
 					must.NoError(t, os.RemoveAll(path))
 					must.NoError(t, plant(path, v))
 					if !planted.IsDir() {
@@ -209,7 +208,6 @@ func TestHostile_race(t *testing.T) {
 				return
 			default:
 			}
-			// Each may fail because of the other side.
 			_ = os.RemoveAll(dir)
 			_ = os.Symlink(v.dir, dir)
 			_ = os.Remove(dir)

@@ -88,7 +88,6 @@ var (
 	white   = color.NRGBA{0xff, 0xff, 0xff, 0xff}
 )
 
-// category is how a category is drawn.
 type category struct {
 	name, word string
 	strip, ink color.NRGBA
@@ -100,7 +99,6 @@ var categories = []category{
 	{"CL", "converged", grey, ink},
 }
 
-// classes are those of services (DQoES).
 var classes = []category{
 	{"G", "better than asked", skyEdge, white},
 	{"S", "satisfied", blue, white},
@@ -162,7 +160,6 @@ func paint(c draw.Canvas, rows []Row, l Labels) {
 	p.events()
 }
 
-// painter draws one picture.
 type painter struct {
 	c     draw.Canvas
 	rows  []Row
@@ -171,7 +168,6 @@ type painter struct {
 	xUnit float64   // seconds per unit of the time axis
 }
 
-// panel is a rectangle with a vertical scale.
 type panel struct {
 	bottom, top float64
 	y           scale

@@ -163,7 +163,6 @@ type Move struct {
 	Why   string    `json:"why,omitempty"`   // why it failed
 }
 
-// The states of a Move.
 const (
 	MoveSaving = "saving" // asked to save
 	MoveReady  = "ready"  // saved and frozen
@@ -228,7 +227,6 @@ func blank() Status {
 	return s
 }
 
-// maxText bounds a text in the status, in bytes.
 const maxText = 2048
 
 func (s Status) bounded() Status {

@@ -221,7 +221,6 @@ func FuzzDecodeStatus(f *testing.F) {
 			must.ErrorContains(t, err, "file")
 			return
 		}
-		// An accepted status can be written and read alike.
 		once, err := s.Encode()
 		if err != nil { // indented it may exceed the bound
 			must.ErrorContains(t, err, "can be read back")

@@ -24,7 +24,6 @@ type Watcher struct {
 	other  string  // metric of the last report; "" = the declared one
 }
 
-// tier is one of the targets.
 type tier struct {
 	state  policy.TargetState
 	target *float64

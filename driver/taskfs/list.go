@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batch is the number of names held while a directory is listed.
 const batch = 256
 
 // Names returns the names in the directory at path, unsorted. Beyond most names it

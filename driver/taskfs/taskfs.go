@@ -45,7 +45,6 @@ var (
 	ErrTooMany = errors.New("too many entries")
 )
 
-// kindError is an ErrKind with the kind found.
 type kindError struct{ is, want string }
 
 func (e kindError) Error() string        { return e.is + " found instead of " + e.want }

@@ -129,7 +129,6 @@ func TestOpen_plants(t *testing.T) {
 			must.NoError(t, err)
 			must.SliceEmpty(t, names)
 
-			// Anything is replaced.
 			_, err = p.WriteFile("x", []byte("ours"), 0o640)
 			must.NoError(t, err)
 			b, err := p.ReadFile("x", 10)
@@ -139,7 +138,6 @@ func TestOpen_plants(t *testing.T) {
 			must.NoError(t, err)
 			must.Eq(t, unix.S_IFREG|0o640, s.Mode)
 
-			// The same for the temporary file.
 			must.NoError(t, p.plants()[what](p.path(TempName("x"))))
 			_, err = p.WriteFile("x", []byte("new"), 0o640)
 			must.NoError(t, err)
@@ -268,7 +266,6 @@ func TestMkdirAll(t *testing.T) {
 	s, err = p.Stat("a/b/x")
 	must.NoError(t, err)
 	must.Eq(t, unix.S_IFREG|0o644, s.Mode)
-	// A directory that is not empty stays, and nothing else is left behind.
 	_, err = p.WriteFile("a/b", nil, 0o644)
 	must.ErrorIs(t, err, ErrKind)
 	must.NoError(t, os.MkdirAll(p.path(TempName("y")+"/full"), 0o755))

@@ -70,7 +70,6 @@ func Due(tasks []policy.Task, i int, cores policy.Cores) float64 {
 	}
 }
 
-// run is the state of a node's twins.
 type run struct {
 	tasks []policy.Task
 	left  []float64

@@ -30,7 +30,6 @@ import (
 // task's name and its ID.
 const arg = "freeze-watchdog"
 
-// pollInterval is the polling interval of the record.
 const pollInterval = time.Second
 
 // The watchdog runs before main, as Nomad's executor does, so that it stays small in

@@ -27,8 +27,6 @@ import (
 )
 
 const (
-	// helperEnv turns the test binary into a helper process; dirEnv is its allocation's
-	// directory.
 	helperEnv = "EBBTIDE_WATCHDOG_HELPER"
 	dirEnv    = "EBBTIDE_WATCHDOG_DIR"
 

@@ -48,7 +48,6 @@ func Policies(value string) ([]string, error) {
 	return names, nil
 }
 
-// maxCooldown is a year.
 const maxCooldown = 365 * 24 * time.Hour
 
 // ReadCooldown parses the minimum time between two moves of a job.

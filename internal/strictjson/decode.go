@@ -86,7 +86,6 @@ type binder struct {
 	needs []string
 }
 
-// index matches an element's index in a path.
 var index = regexp.MustCompile(`\[\d+\]`)
 
 func (b *binder) needed(field reflect.StructField, path string) bool {

@@ -34,7 +34,6 @@ func (k kind) String() string {
 	return [...]string{"null", "a bool", "a number", "a string", "a list", "an object"}[k]
 }
 
-// node is a value of a parsed document.
 type node struct {
 	kind    kind
 	raw     []byte  // as written
@@ -59,7 +58,6 @@ type parser struct {
 	errs fields.Errors // errors that do not prevent further parsing
 }
 
-// syntaxError is where the parser gave up.
 type syntaxError struct {
 	path    string
 	pos     int

@@ -85,17 +85,14 @@ func TestDecode(t *testing.T) {
 	must.Eq(t, map[string]float64{"a": 1, "b c": 2}, d.Sizes)
 	must.Eq(t, "é\n", *d.Note)
 
-	// Missing optional fields keep their defaults.
 	d = document{Color: "blue"}
 	must.NoError(t, Decode("snapshot", []byte(valid), &d))
 	must.Eq(t, "blue", string(d.Color))
 
-	// An empty list is a list.
 	d = document{}
 	must.NoError(t, Decode("snapshot", []byte(with(`[{"id": "x", "n": 2}]`, `[]`)), &d))
 	must.NotNil(t, d.Items)
 
-	// −0 is 0.
 	must.NoError(t, Decode("snapshot", []byte(with("1.5", "-0.0")), &d))
 	must.False(t, math.Signbit(d.Size))
 }

@@ -71,7 +71,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// setting is a sampling of a curve.
 type setting struct {
 	stride int // points per report
 	every  int // reports per measurement
@@ -82,7 +81,6 @@ var settings = []setting{{1, 1}, {2, 1}, {4, 1}, {1, 4}}
 // noises, as fractions of a curve's range.
 var noises = []float64{0.01, 0.03, 0.10}
 
-// minMeasurements is the minimum for a run to count.
 const minMeasurements = 6
 
 var kinds = []string{"robust", "published", "authors"}
@@ -98,7 +96,6 @@ func estimator(kind string, goal growth.Goal) follower {
 	return e
 }
 
-// result is one estimator on one curve, setting, noise and seed.
 type result struct {
 	kind, curve string
 	set         setting
@@ -190,7 +187,6 @@ func one(c curve, set setting, noise float64, seed uint64, kind string) result {
 	return r
 }
 
-// follower is the common part of the estimators.
 type follower interface {
 	Add(growth.Point)
 	Measure() growth.Estimate
@@ -293,7 +289,6 @@ func mean(v []float64) float64 {
 	return s / float64(len(v))
 }
 
-// group is a row of the report.
 type group struct {
 	name string
 	keep func(result) bool

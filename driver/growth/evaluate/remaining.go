@@ -97,7 +97,6 @@ type job struct {
 	steps  float64
 }
 
-// size is common to all runs of a job.
 type size struct{ steps, epochs, cost, every float64 }
 
 func newSize(rng *rand.Rand) size {

@@ -76,7 +76,6 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	return out
 }
 
-// service is the outcome for a service.
 type service struct {
 	need    policy.Share // to meet its objective
 	minimum policy.Share // kept when services need more than their maximum

@@ -144,7 +144,6 @@ func stateOf(s policy.Snapshot) (state State, err error) {
 	return state, err
 }
 
-// Encode returns the state for the next snapshot.
 func (s State) Encode() json.RawMessage {
 	data, err := json.Marshal(s)
 	if err != nil {
@@ -166,7 +165,6 @@ func Check(s policy.Snapshot) error {
 	return errs.Err()
 }
 
-// Example returns a snapshot in which most rules apply.
 func Example() policy.Snapshot {
 	service := func(id string, objective, response float64, use, limit policy.Share) policy.Task {
 		return policy.Task{ID: id, Entitlement: 1, ObjectiveS: &objective, ResponseS: &response, Use: use, Limit: limit}

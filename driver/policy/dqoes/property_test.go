@@ -45,7 +45,6 @@ func inputs(figures func(low, high float64) *rapid.Generator[float64]) *rapid.Ge
 			Headroom: rapid.Bool().Draw(t, "headroom"),
 			Step:     rapid.SampledFrom([]Step{StepPublished, StepProportional}).Draw(t, "step"),
 		}}
-		// Equal requests, as in the thesis, or any.
 		entitlement := rapid.Just(1.0)
 		if rapid.Bool().Draw(t, "unequal") {
 			entitlement = rapid.Float64Range(0.1, 16)
@@ -124,7 +123,6 @@ func TestDecide_properties(t *testing.T) {
 			}
 		}
 
-		// The next run accepts the state.
 		in.Snapshot.State = out.Outcome.State
 		must.NoError(t, in.check())
 		if in.Event != policy.EventNone {

@@ -94,7 +94,6 @@ func Growth(t policy.Task, event policy.Event) *float64 {
 	return t.Growth
 }
 
-// node is the state of a run.
 type node struct {
 	tasks  []policy.Task
 	params Params

@@ -28,7 +28,6 @@ func Policy() policy.Policy {
 	}.Policy()
 }
 
-// Needs lists the fields that a handwritten snapshot must have.
 func Needs() []string {
 	return []string{
 		"interval_s", "initial_interval_s", "event",
@@ -36,10 +35,8 @@ func Needs() []string {
 	}
 }
 
-// Check reports intervals that cannot be adapted.
 func Check(s policy.Snapshot, _ Params) error { return s.CheckIntervals().Err() }
 
-// Options are the agent options of Params.
 func Options() []policy.Option {
 	return []policy.Option{
 		{Name: "alpha", Kind: policy.KindString, Default: `"adaptive"`, Param: "alpha"},
@@ -81,7 +78,6 @@ func FixedAlpha(value float64) Alpha { return Alpha{fixed: true, value: value} }
 // Fixed returns the threshold; false if it is adaptive.
 func (a Alpha) Fixed() (value float64, ok bool) { return a.value, a.fixed }
 
-// MarshalJSON writes a number, or "adaptive".
 func (a Alpha) MarshalJSON() ([]byte, error) {
 	if !a.fixed {
 		return []byte(`"adaptive"`), nil

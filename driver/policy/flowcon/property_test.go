@@ -33,7 +33,6 @@ func inputs(growth *rapid.Generator[*float64]) *rapid.Generator[input] {
 			InitialIntervalS: rapid.Float64Range(0.1, 60).Draw(t, "initial interval"),
 			Event:            rapid.SampledFrom([]policy.Event{policy.EventNone, policy.EventJoin, policy.EventLeave}).Draw(t, "event"),
 		}, Params{Beta: rapid.Float64Range(1, 10).Draw(t, "beta")}}
-		// Equal requests, as in the papers, or any.
 		entitlement := rapid.Just(1.0)
 		if rapid.Bool().Draw(t, "unequal") {
 			entitlement = rapid.OneOf(rapid.Float64Range(1, 16), rapid.Float64Range(1e-3, 1e3))
@@ -41,7 +40,6 @@ func inputs(growth *rapid.Generator[*float64]) *rapid.Generator[input] {
 		if rapid.Bool().Draw(t, "fixed") {
 			in.Params.Alpha = FixedAlpha(rapid.SampledFrom([]float64{0, 0.01, 0.1, 0.3, 1}).Draw(t, "alpha"))
 		}
-		// Favour nodes on which every task has converged.
 		all := []policy.Category{policy.New, policy.NL, policy.WL, policy.CL}
 		some := rapid.SampledFrom([][]policy.Category{all, {policy.CL}, {policy.WL, policy.CL}}).Draw(t, "categories")
 		for i := range in.Tasks {

@@ -103,7 +103,6 @@ func (n *node) ratio(s *sentence, i int) {
 	s.number(n.sum.value())
 }
 
-// sentence is a text buffer.
 type sentence struct{ buf []byte }
 
 func (s *sentence) text(t string) { s.buf = append(s.buf, t...) }

@@ -165,7 +165,6 @@ func (j *job) late() bool { return j.known && j.twin == 0 && !j.done }
 func (j *job) cap() float64  { return j.most }
 func (j *job) room() float64 { return j.most - j.served }
 
-// node is the state of a run.
 type node struct {
 	params Params
 	pool   float64 // left by services, in cores

@@ -29,7 +29,6 @@ func Policy() policy.Policy {
 	}.Policy()
 }
 
-// Options are the agent options of the parameters.
 func Options() []policy.Option {
 	return []policy.Option{
 		{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer"},
@@ -133,7 +132,6 @@ func Check(s policy.Snapshot, _ Params) error {
 	return errs.Err()
 }
 
-// Example returns a snapshot in which most rules apply.
 func Example() policy.Snapshot {
 	known := func(x policy.CPUSeconds) *policy.CPUSeconds { return &x }
 	seconds := func(x float64) *float64 { return &x }

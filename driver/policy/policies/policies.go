@@ -31,7 +31,6 @@ func All() []policy.Policy {
 	}
 }
 
-// Find returns the policy with that name, or an error that lists all names.
 func Find(name string) (policy.Policy, error) {
 	for _, p := range All() {
 		if p.Name == name {
@@ -41,7 +40,6 @@ func Find(name string) (policy.Policy, error) {
 	return policy.Policy{}, fmt.Errorf("must be one of %s, got %q", strings.Join(Names(), ", "), name)
 }
 
-// Names returns the policies' names, the default first.
 func Names() []string {
 	var names []string
 	for _, p := range All() {

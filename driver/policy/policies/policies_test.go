@@ -120,7 +120,6 @@ func TestQuery_live(t *testing.T) {
 			}
 		}
 	}
-	// The node's own parameters apply.
 	out, err := policy.Find(Queries(), "dqoes")
 	must.NoError(t, err)
 	decided, err := out.Decide(live(t, "flowcon"))

@@ -60,7 +60,6 @@ type Params struct {
 
 func DefaultParams() Params { return Params{Alpha: DefaultAlpha} }
 
-// Validate reports all errors as a fields.Errors, by JSON path.
 func (in Input) Validate() error {
 	var errs fields.Errors
 	ids := fields.IDs{List: "tasks"}
@@ -83,7 +82,6 @@ func (in Input) Validate() error {
 	return errs.Err()
 }
 
-// Example returns an input in which most rules apply.
 func Example() Input {
 	g := func(x float64) *float64 { return &x }
 	return Input{

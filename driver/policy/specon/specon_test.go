@@ -183,7 +183,6 @@ func TestDecide_properties(t *testing.T) {
 			}
 		}
 
-		// The order of tasks does not matter.
 		reversed := in
 		reversed.Tasks = slices.Clone(in.Tasks)
 		slices.Reverse(reversed.Tasks)

@@ -24,7 +24,6 @@ func Policy() policy.Policy {
 	}.Policy()
 }
 
-// Options are the agent options of Params.
 func Options() []policy.Option {
 	return []policy.Option{{Name: "tradl_full", Kind: policy.KindNumber, Default: `0.9`, Param: "full"}}
 }

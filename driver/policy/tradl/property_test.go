@@ -28,7 +28,6 @@ func inputs() *rapid.Generator[input] {
 			Tasks: make([]policy.Task, rapid.IntRange(0, 12).Draw(t, "n")),
 			Gone:  policy.Share(rapid.SampledFrom([]float64{0, 0, 0.3}).Draw(t, "gone")),
 		}, Params{Full: rapid.Float64Range(0.01, 1).Draw(t, "full")}}
-		// Equal requests, as in the thesis, or any.
 		entitlement := rapid.Just(1.0)
 		if rapid.Bool().Draw(t, "unequal") {
 			entitlement = rapid.Float64Range(0.1, 16)
@@ -88,7 +87,6 @@ func TestDecide_properties(t *testing.T) {
 			must.Eq(t, 1, free)
 		}
 
-		// The next run, given this outcome, finds the same states.
 		for i, d := range out.Tasks {
 			in.Tasks[i].State = d.State
 		}

@@ -98,7 +98,6 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	return out
 }
 
-// node is the state of a run.
 type node struct {
 	tasks      policy.Share
 	equal      bool           // all fair shares are 1/n

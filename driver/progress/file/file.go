@@ -274,7 +274,6 @@ func (f *File) report(err error) {
 	f.newErrors = append(f.newErrors, fmt.Errorf("read %s: %w", f.tail.Path(), err))
 }
 
-// Goal returns the configured or inferred goal; "" while no metric is known.
 func (f *File) Goal() string {
 	if f.goal == "" && f.parser.Metric() == "" {
 		return ""
@@ -282,7 +281,6 @@ func (f *File) Goal() string {
 	return f.parser.Goal()
 }
 
-// Note describes what is missing or assumed, or is "".
 func (f *File) Note() string {
 	name := f.tail.Path()
 	switch {
@@ -379,7 +377,6 @@ func list(names []string) string {
 
 func (f *File) Stats() progress.Stats { return f.stats }
 
-// offset is the position of a File and its state.
 type offset struct {
 	File   tail.Offset    `json:"file"`
 	Line   int64          `json:"line,omitempty"` // ends of lines before
@@ -441,7 +438,6 @@ func (f *File) SetOffset(data json.RawMessage) {
 	f.rows.line, f.rows.over, f.done = o.Line, o.Long, o.Done && f.format == jsonl
 }
 
-// Close closes the file; Poll then fails.
 func (f *File) Close() error {
 	if f.closed {
 		return nil

@@ -191,7 +191,6 @@ func TestJSONL(t *testing.T) {
 			must.Eq(t, int64(strings.Count(c.text, "\n")), f.Stats().Lines)
 			must.Eq(t, int64(len(c.want)), f.Stats().Reports)
 
-			// The same, a byte at a time.
 			if len(c.text) < 1000 {
 				f = open(t, "x.jsonl", "", c.cfg)
 				var all []string
@@ -229,7 +228,6 @@ func TestNotEnded(t *testing.T) {
 	g.SetOffset(o)
 	g.want("2: - loss=0.25")
 
-	// A row of a table must be finished.
 	f = open(t, "x.csv", "", progress.Config{})
 	f.append("step,loss\n1,0.5")
 	f.want()
@@ -318,7 +316,6 @@ func TestCSV(t *testing.T) {
 					must.True(t, err == nil || c.problem != "")
 					all = append(all, reports...)
 
-					// Another process continues in between.
 					if i%3 == 0 {
 						g := reopen(t, f.dir, "x.csv", "", c.cfg)
 						g.SetOffset(f.Offset())
@@ -463,7 +460,6 @@ func TestBounds(t *testing.T) {
 	must.True(t, f.Stats().More)
 	must.LessEq(t, maxRow, len(f.rows.buf))
 
-	// Another process continues within a line that is too long.
 	g := reopen(t, f.dir, "x.jsonl", "", progress.Config{})
 	g.SetOffset(f.Offset())
 	g.want("2: - loss=0.5")
@@ -497,7 +493,6 @@ func TestOffset(t *testing.T) {
 	resume(change(`"header":["step","accuracy","loss"]`, `"header":[]`)).want(all...)
 	must.Eq(t, 0, resume(change(`"line":2`, `"line":-2`)).Stats().Truncated)
 
-	// Another file by then.
 	f.replace("step,loss\n1,0.75\n")
 	g := resume(o)
 	g.want("2: 1 loss=0.75")
@@ -505,7 +500,6 @@ func TestOffset(t *testing.T) {
 	g.SetOffset(o) // too late
 	g.want()
 
-	// A header that is too large to be kept.
 	f.replace(strings.Repeat("a_long_name,", 1000) + "loss\n" + strings.Repeat("1,", 1000) + "0.5\n")
 	g = resume(nil)
 	g.want("2: - loss=0.5")

@@ -265,7 +265,6 @@ func (e *Endpoint) run(ctx context.Context) {
 	}
 }
 
-// failure is the reason of a failed scrape.
 type failure struct {
 	kind string // reported once
 	text string // follows the name of the endpoint
@@ -651,7 +650,6 @@ func (e *Endpoint) Goal() string {
 	return e.parser.Goal()
 }
 
-// Note describes what is missing, wrong or assumed, or is "".
 func (e *Endpoint) Note() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

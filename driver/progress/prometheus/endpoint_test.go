@@ -170,7 +170,6 @@ func TestSecrets(t *testing.T) {
 		must.StrNotContains(t, fmt.Sprint(err, e.Note(), string(e.Offset())), "ter2", must.Sprint(url))
 	}
 
-	// In every kind of failure.
 	answers := []func(w http.ResponseWriter){
 		func(w http.ResponseWriter) { w.WriteHeader(500) },
 		func(w http.ResponseWriter) { w.Header().Set("Location", "/%zzhunter2"); w.WriteHeader(302) },
@@ -244,12 +243,10 @@ func TestGauge(t *testing.T) {
 	must.Positive(t, f.Stats().Lines)
 	must.Eq(t, "{}", string(f.Offset()))
 
-	// Temporarily missing.
 	f.want("# EOF\n")
 	must.StrContains(t, f.Note(), "has no metric")
 	f.want(fmt.Sprintf(text, "0.125"), "train_loss=0.125")
 
-	// A later process.
 	o := f.Offset()
 	g := serve(t, "train_loss", Options{})
 	g.SetOffset(o)
@@ -375,7 +372,6 @@ func TestHistogram(t *testing.T) {
 	must.Eq(t, 2, f.Stats().Truncated)
 	must.Eq(t, "", f.Note())
 
-	// Buckets read while being counted.
 	f.want(histogramText("", 0, 10, 7, 10), "rt=0.15")
 
 	// It appears late: all is new. Likewise when it reappears.
@@ -385,7 +381,6 @@ func TestHistogram(t *testing.T) {
 	f.want("other 1\n")
 	f.want(histogramText("", 8, 8, 8, 8), "rt=0.05")
 
-	// Other bounds: restarted.
 	f = serve(t, "rt", Options{Quantile: 0.5})
 	f.want(histogramText("", 0, 4, 4, 4))
 	f.want("rt_bucket{le=\"1\"} 10\nrt_bucket{le=\"+Inf\"} 10\n", "rt=0.5")
@@ -403,12 +398,10 @@ func TestHistogram(t *testing.T) {
 	f.want(histogramText("path=\"/a\"", 0, 8, 8, 8) + histogramText("path=\"/b\"", 0, 0, 0, 0))
 	f.want(histogramText("path=\"/a\"", 0, 8, 8, 8)+histogramText("path=\"/b\"", 1, 1, 1, 1), "rt=0.1")
 
-	// The default is 0.95.
 	f = serve(t, "rt", Options{})
 	f.want("x 1\n")
 	f.want(histogramText("", 0, 100, 100, 100), "rt=0.195")
 
-	// Not a histogram.
 	f = serve(t, "rt", Options{})
 	f.wantError("# TYPE rt histogram\nrt_bucket{le=\"+Inf\"} 4\nrt_sum 1\nrt_count 4\n", `has "rt" as a histogram without buckets`)
 	f = serve(t, "rt", Options{})
@@ -419,7 +412,6 @@ func TestHistogram(t *testing.T) {
 	f.want("# TYPE rt histogram\nrt_bucket{le=\"1\"} 4\nrt_count 4\n", "rt=0.95")
 	f.want("# TYPE rt histogram\n")
 	must.StrContains(t, f.Note(), "has no metric")
-	// Its parts are metrics, too.
 	f = serve(t, "rt_count", Options{})
 	f.want(histogramText("", 1, 2, 3, 4), "rt_count=4")
 }
@@ -669,7 +661,6 @@ func TestQueue(t *testing.T) {
 	must.Len(t, maxQueue, reports)
 	must.Eq(t, 10, reports[0].Value)
 
-	// A scrape aborted by Close leaves nothing.
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	f.text = "loss 0.5\n"

@@ -27,7 +27,6 @@ type Task struct {
 	Reach    *prometheus.Reach // allowed addresses of its metrics endpoint; nil allows none
 }
 
-// Open opens the source of a valid configuration.
 func Open(cfg progress.Config, t Task) (progress.Source, error) {
 	src, err := open(cfg, t)
 	if err != nil {
@@ -128,7 +127,6 @@ func beneath(base, dir string, open func(*taskfs.Dir) (progress.Source, error)) 
 	return rooted{src, root}, nil
 }
 
-// rooted closes the directory with the source.
 type rooted struct {
 	progress.Source
 	root *taskfs.Dir
@@ -136,7 +134,6 @@ type rooted struct {
 
 func (r rooted) Close() error { return errors.Join(r.Source.Close(), r.root.Close()) }
 
-// scaled multiplies the reported values.
 type scaled struct {
 	progress.Source
 	factor float64

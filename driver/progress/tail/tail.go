@@ -203,7 +203,6 @@ func (f *File) wrapErr(what string, err error) error {
 // Behind is the number of unread bytes when Read returned.
 func (f *File) Behind() int64 { return f.behind }
 
-// Pos is the position after the last returned byte.
 func (f *File) Pos() int64 { return f.pos }
 
 // Modified is the last modification of the open file; zero if none is open.
@@ -257,7 +256,6 @@ func (f *File) SetOffset(o Offset) {
 	f.inode, f.pos, f.mark, f.seen = o.Inode, o.Pos, o.Mark, true
 }
 
-// Close closes the file; Read then fails.
 func (f *File) Close() error {
 	f.closed, f.buf = true, nil
 	if f.file == nil {

@@ -197,14 +197,12 @@ func TestReplaced(t *testing.T) {
 	f.want("end of one\n", false)
 	f.want("two\n", true)
 
-	// Rotated away.
 	must.NoError(t, os.Rename(f.path("x"), f.path("x.1")))
 	f.append("x.1", "end of two\n")
 	f.append("x", "three\n")
 	f.want("end of two\n", false)
 	f.want("three\n", true)
 
-	// The same text in another file.
 	f.write("y", "three\nfour\n")
 	must.NoError(t, os.Rename(f.path("y"), f.path("x")))
 	f.want("three\nfour\n", true)
@@ -217,7 +215,6 @@ func TestReplaced(t *testing.T) {
 		f.want(text, true)
 	}
 
-	// Replaced by what is no file, and back.
 	must.NoError(t, os.Remove(f.path("x")))
 	must.NoError(t, os.Mkdir(f.path("x"), 0o700))
 	f.wantError(taskfs.ErrKind)
@@ -324,7 +321,6 @@ func TestOffset(t *testing.T) {
 	must.Eq(t, back.Pos, o.Pos)
 	must.Eq(t, 0, o.Mark)
 
-	// Another file with the first's inode number and size.
 	f.write("x", strings.Repeat("abcdefghij\n", 60))
 	resume(back).want(strings.Repeat("abcdefghij\n", 60), true)
 	// Gone when the next process comes; then another one appears.
@@ -334,7 +330,6 @@ func TestOffset(t *testing.T) {
 	g.write("x", "new")
 	g.want("new", true)
 
-	// Rewritten between Read and Offset.
 	f = open(t, "x")
 	f.write("x", long)
 	f.want(long, false)
@@ -357,7 +352,6 @@ func TestErrors(t *testing.T) {
 	f.wantError(ErrClosed)
 	f.SetOffset(Offset{Inode: 1})
 
-	// A file that has become unreadable.
 	f = open(t, "x")
 	f.write("x", "abc")
 	f.want("abc", false)
@@ -369,7 +363,6 @@ func TestErrors(t *testing.T) {
 	f.wantError(syscall.EBADF)
 	must.Eq(t, 0, f.Offset(1).Pos)
 
-	// A file where a directory should be.
 	f = open(t, "x/y")
 	f.write("x", "a")
 	f.wantError(taskfs.ErrKind)

@@ -70,7 +70,6 @@ type Dir struct {
 
 var _ progress.Source = (*Dir)(nil)
 
-// run is a directory of event files.
 type run struct {
 	name      string
 	files     map[string]*file

@@ -128,7 +128,6 @@ func TestDir_grows(t *testing.T) {
 	must.Eq(t, "min", j.src.Goal())
 	must.Eq(t, "", j.src.Note())
 
-	// A record arrives in pieces, together with the next one.
 	b := append(record("train/loss", 2, 0.3), record("train/loss", 3, 0.25)...)
 	for i := range b {
 		j.bytes(first, b[i:i+1])
@@ -366,7 +365,6 @@ func TestDir_damage(t *testing.T) {
 			j.write(second, "loss", 5, 0.1)
 			must.Eq(t, []string{"loss 5 0.1"}, j.poll())
 
-			// Rewritten, it is read again.
 			must.NoError(t, os.Truncate(filepath.Join(j.dir, "logs", first), 0))
 			j.write(first, "loss", 6, 0.1)
 			must.Eq(t, []string{"loss 6 0.1"}, j.poll())
@@ -425,7 +423,6 @@ func TestDir_large(t *testing.T) {
 		must.Eq(t, []string{"loss 1 0.5", "loss 2 0.4"}, got)
 		must.Eq(t, 1, j.src.Stats().Oversized)
 	}
-	// The largest record kept.
 	j := newJob(t, progress.Config{})
 	b := event.EncodeSimple(event.Scalar{Tag: "loss", Step: 1, Value: 0.5})
 	pad := maxHeld - len(b) - 5
@@ -692,7 +689,6 @@ func TestDir_offset(t *testing.T) {
 	j.write("new/"+first, "loss", 1, 0.95)
 	must.Eq(t, []string{"loss 1 0.95"}, j.poll())
 
-	// Replaced in between.
 	j.restart(progress.Config{})
 	must.NoError(t, os.RemoveAll(filepath.Join(j.dir, "logs/new")))
 	j.write("new/"+first, "loss", 7, 0.3)
@@ -705,7 +701,6 @@ func TestDir_offset(t *testing.T) {
 	j.write("last/"+first, "loss", 1, 0.2)
 	must.Eq(t, []string{"loss 1 0.2"}, j.poll())
 
-	// Another metric than before.
 	j.restart(progress.Config{Metric: "accuracy"})
 	must.SliceEmpty(t, j.poll())
 	j.write("last/"+first, "accuracy", 2, 0.8)

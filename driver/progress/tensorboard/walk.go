@@ -26,7 +26,6 @@ type entry struct {
 	stat stat
 }
 
-// stat detects changes of a file.
 type stat struct {
 	size  int64
 	time  int64 // of the last change, in ns

@@ -48,7 +48,6 @@ func TestHistory(t *testing.T) {
 	must.NoError(t, err)
 	must.StrNotContains(t, string(data), "s3cret")
 
-	// Invalid runs are refused, and a corrupt file is replaced.
 	for _, bad := range []remaining.Run{{}, {CPUS: -1}, {CPUS: math.NaN()}, {CPUS: math.Inf(1)}, {CPUS: 1, Steps: -1}, {CPUS: 1, Steps: math.NaN()}} {
 		must.Error(t, Add(dir, key("mlp"), bad))
 	}

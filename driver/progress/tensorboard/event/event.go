@@ -296,7 +296,6 @@ func decodeTensor(b []byte) (v float64, ok bool, err error) {
 	return v, ok, nil
 }
 
-// field is a field of a message, with its value in number or bytes.
 type field struct {
 	of     protowire.Number
 	kind   protowire.Type

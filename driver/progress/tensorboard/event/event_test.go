@@ -341,7 +341,6 @@ func TestDecode_values(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			// Unknown fields around and before the known ones.
 			unknown := message{}.varint(100, 1).bytes(101, []byte("x")).fixed32(102, 1).fixed64(103, 1).group(104)
 			for _, data := range []message{tc.data, append(unknown, tc.data...)} {
 				data = data.fixed64(eventWall, math.Float64bits(9)).varint(eventStep, 3)
