@@ -78,12 +78,9 @@ const rounding = 1e-9
 // that stays 0 has not moved, so that the interval of a fully satisfied node stays, as
 // published. Unmeasured services make counts and sums incomparable: then there is no
 // trend, and the count has fallen only if it would have with all of them satisfied.
-func Decide(s policy.Snapshot, p Params) policy.Outcome { return DecideWith(s, p, 0) }
-
-// DecideWith is Decide where services may take extra of what other tasks use.
-func DecideWith(s policy.Snapshot, p Params, extra policy.Share) policy.Outcome {
+func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	n := newNode(s, p)
-	n.classify(extra)
+	n.classify()
 	switch {
 	case s.Event != policy.EventNone:
 		n.keep()
@@ -130,7 +127,7 @@ func newNode(s policy.Snapshot, p Params) *node {
 }
 
 // classify is Algorithm 2, lines 2–15.
-func (n *node) classify(extra policy.Share) {
+func (n *node) classify() {
 	var used, others, usedGood, usedUnmeasured policy.Share
 	for i, t := range n.Tasks {
 		if !t.Service() {
@@ -158,15 +155,15 @@ func (n *node) classify(extra policy.Share) {
 			n.sum.Satisfied++
 		}
 	}
-	others = max(min(1, others), extra) // extra is a part of it
-	n.reclaimable = usedGood + extra
+	others = min(1, others)
+	n.reclaimable = usedGood
 	if n.params.Headroom {
 		n.reclaimable += max(0, 1-used-others)
 	}
 	if n.reclaimable = min(1, n.reclaimable); n.reclaimable < rounding {
 		n.reclaimable = 0 // only rounding errors
 	}
-	n.pool = max(0, min(1, 1-others+extra)-usedUnmeasured)
+	n.pool = max(0, 1-others-usedUnmeasured)
 }
 
 func (n *node) keep() {

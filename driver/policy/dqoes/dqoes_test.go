@@ -29,7 +29,6 @@ func unmeasured(id string, use, limit policy.Share) policy.Task {
 type input struct {
 	policy.Snapshot
 	Params Params
-	extra  policy.Share
 }
 
 type outcome struct {
@@ -38,7 +37,7 @@ type outcome struct {
 }
 
 func (in input) decide() outcome {
-	out := DecideWith(in.Snapshot, in.Params, in.extra)
+	out := Decide(in.Snapshot, in.Params)
 	state, err := stateOf(policy.Snapshot{State: out.State})
 	if err != nil {
 		panic(err)
@@ -69,9 +68,9 @@ func (in input) with(change func(*Params)) input {
 }
 
 // beside adds tasks that are no services, n in all with these, that use a part of the
-// pool of which services may take extra.
-func (in input) beside(n int, use, extra policy.Share) input {
-	in.Tasks, in.extra = slices.Clone(in.Tasks), extra
+// pool.
+func (in input) beside(n int, use policy.Share) input {
+	in.Tasks = slices.Clone(in.Tasks)
 	for more := n - len(in.Tasks); more > 0; more-- {
 		in.Tasks = append(in.Tasks, policy.Task{ID: fmt.Sprint("other-", more), Entitlement: 1, Use: use})
 		use = 0
@@ -188,16 +187,12 @@ func TestDecide_published(t *testing.T) {
 			of(task("a", 10, 20, 0.7, 0.9), task("b", 10, 10, 0.2, 0.5), task("c", 10, 10, 0.1, 0.5)),
 			[]shown{{policy.Bad, 0.9, RuleBadFull}, {policy.Satisfied, 0.5, RuleSatisfied}, {policy.Satisfied, 0.5, RuleSatisfied}},
 		}, {
-			"others: what they use is not idle, what they can spare can be taken", // 0.5 + 0.1 used, 0.3 idle, 0.1 extra
-			of(task("a", 10, 20, 0.5, 0.5)).beside(3, 0.2, 0.1),
-			[]shown{{policy.Bad, 0.5 * (1 + 0.4*0.1), RuleBad}},
-		}, {
-			"extra without headroom, and without others",
-			of(task("a", 10, 20, 0.5, 0.5)).with(bare).beside(3, 0, 0.2),
-			[]shown{{policy.Bad, 0.5 * (1 + 0.2*0.1), RuleBad}},
+			"what others use is not idle", // 0.5 + 0.2 used, R_G = 0.3
+			of(task("a", 10, 20, 0.5, 0.5)).beside(3, 0.2),
+			[]shown{{policy.Bad, 0.5 * (1 + 0.3*0.1), RuleBad}},
 		}, {
 			"n counts the others for the floor",
-			of(task("a", 40, 20, 1, 0.1), task("b", 40, 20, 1, 0.01)).beside(10, 0, 0),
+			of(task("a", 40, 20, 1, 0.1), task("b", 40, 20, 1, 0.01)).beside(10, 0),
 			[]shown{{policy.Good, 0.1 * (1 - 0.5*0.1), RuleGood}, {policy.Good, 0.05, RuleGood}},
 		}, {
 			"R_G is at most the pool",
@@ -269,12 +264,12 @@ func TestDecide_proportional(t *testing.T) {
 		}, {
 			"the level: within what others and unmeasured ones leave, not below the floor",
 			of(task("a", 1, 20, 0.3, 0.5), task("b", 1, 20, 0.3, 0.5), unmeasured("c", 0.1, 0.7)).
-				beside(5, 0.4, 0.1),
+				beside(5, 0.3),
 			[]shown{{policy.Bad, 0.3, RuleBadFull}, {policy.Bad, 0.3, RuleBadFull}, {policy.Unmeasured, 0.7, RuleUnmeasured}},
 		}, {
 			"nothing left: the floor",
 			of(task("a", 1, 20, 0.3, 0.5), task("b", 1, 20, 0.3, 0.5)).
-				beside(5, 1, 0),
+				beside(5, 1),
 			[]shown{{policy.Bad, 0.1, RuleBadFull}, {policy.Bad, 0.1, RuleBadFull}},
 		},
 	} {
@@ -357,7 +352,7 @@ func TestDecide_why(t *testing.T) {
 			"response 20 s is above the objective 10 s by more than 10 %: worse than asked, but no CPU is reclaimable, limit stays; limit 0.8 → 0.8, use 1"},
 		{"proportional, good", of(task("a", 40, 30, 0.8, 0.9)).with(proportional),
 			"response 30 s is below the objective 40 s by more than 10 %: better than asked, needs 0.6316 for 38 s, goes half of the way; limit 0.9 → 0.7539, use 0.8"},
-		{"proportional, factor", of(task("a", 1, 30, 0.2, 0.3)).with(proportional).beside(2, 0, 0),
+		{"proportional, factor", of(task("a", 1, 30, 0.2, 0.3)).with(proportional).beside(2, 0),
 			"response 30 s is above the objective 1 s by more than 10 %: worse than asked, needs 9.474 for 0.95 s, goes a factor 2; limit 0.3 → 0.6, use 0.2"},
 		{"proportional, unknown need", of(task("a", 1, 30, 0, 0.7)).with(proportional),
 			"response 30 s is above the objective 1 s by more than 10 %: worse than asked, but it used no CPU, so its need is unknown: limit stays; limit 0.7 → 0.7, use 0"},
@@ -387,7 +382,7 @@ func lastService(out outcome) (last policy.Decision) {
 
 func TestDecide_event(t *testing.T) {
 	for _, event := range []policy.Event{policy.EventJoin, policy.EventLeave} {
-		in := of(task("a", 40, 20, 0.3, 0.3), task("b", 10, 20, 0.3, 0.3), unmeasured("c", 0, 0)).beside(4, 0.1, 0)
+		in := of(task("a", 40, 20, 0.3, 0.3), task("b", 10, 20, 0.3, 0.3), unmeasured("c", 0, 0)).beside(4, 0.1)
 		in.Event, in.Snapshot.State = event, State{30, -20, 1, 2}.Encode()
 		out := in.decide()
 		near(t, []shown{{policy.Good, 0.3, RuleEvent}, {policy.Bad, 0.3, RuleEvent}, {policy.Unmeasured, 1, RuleUnmeasured}}, show(out))
@@ -401,7 +396,7 @@ func TestDecide_event(t *testing.T) {
 }
 
 func TestDecide_lastServiceLeaves(t *testing.T) {
-	in := of().beside(1, 0.1, 0)
+	in := of().beside(1, 0.1)
 	in.Event, in.Snapshot.State = policy.EventLeave, State{30, -20, 1, 2}.Encode()
 	must.Eq(t, State{}, in.decide().State)
 }

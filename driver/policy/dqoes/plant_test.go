@@ -243,7 +243,7 @@ func TestPlant_openLoop(t *testing.T) {
 		var class policy.Class
 		for range 20 {
 			response := batch / limit
-			in := of(task("a", objective, response, 0.05, policy.Share(limit))).with(proportional).beside(10, 0, 0)
+			in := of(task("a", objective, response, 0.05, policy.Share(limit))).with(proportional).beside(10, 0)
 			d := in.decide().Tasks[0]
 			limit, class = float64(d.Bound()), d.Class
 		}

@@ -63,7 +63,7 @@ func inputs(figures func(low, high float64) *rapid.Generator[float64]) *rapid.Ge
 		}
 		if rapid.Bool().Draw(t, "mixed") {
 			others := policy.Share(rapid.Float64Range(0, 1).Draw(t, "others"))
-			in = in.beside(len(in.Tasks)+rapid.IntRange(1, 5).Draw(t, "other tasks"), others, policy.Share(rapid.Float64Range(0, 1).Draw(t, "extra")))
+			in = in.beside(len(in.Tasks)+rapid.IntRange(1, 5).Draw(t, "other tasks"), others)
 		}
 		must.NoError(t, in.check())
 		return in
@@ -140,7 +140,7 @@ func TestDecide_properties(t *testing.T) {
 func TestDecide_unitOfEntitlement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(ordinary).Draw(t, "in")
-		policytest.Entitled(t, func(s policy.Snapshot) policy.Outcome { return DecideWith(s, in.Params, in.extra) }, in.Snapshot,
+		policytest.Entitled(t, func(s policy.Snapshot) policy.Outcome { return Decide(s, in.Params) }, in.Snapshot,
 			rapid.SampledFrom([]float64{0x1p-10, 0.5, 8, 1024}).Draw(t, "factor"))
 	})
 }
@@ -171,7 +171,7 @@ func TestDecide_fits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(ordinary).Draw(t, "in")
 		in.Tasks = slices.DeleteFunc(in.Tasks, func(t policy.Task) bool { return !t.Service() })
-		in.Params.Step, in.Event, in.extra = StepProportional, policy.EventNone, 0
+		in.Params.Step, in.Event = StepProportional, policy.EventNone
 		var sum policy.Share
 		for i := range in.Tasks {
 			if in.Tasks[i].ResponseS == nil {

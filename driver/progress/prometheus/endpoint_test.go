@@ -100,7 +100,7 @@ func (f *fixture) wantError(text, problem string) {
 	must.ErrorContains(f, err, "metrics endpoint http://127.0.0.1:")
 	must.SliceEmpty(f, got)
 	must.StrContains(f, f.Note(), problem)
-	got, err = f.poll(text) // told once
+	got, err = f.poll(text) // reported once
 	must.NoError(f, err)
 	must.SliceEmpty(f, got)
 	must.StrContains(f, f.Note(), problem)
