@@ -94,8 +94,6 @@ func restored(c checkpoint.Config, cfg *drivers.TaskConfig) (private.Restored, e
 	return files.Sizes(there), errors.Join(err, files.Close())
 }
 
-// recordRestored records the checkpoints that a task finds before it starts, for the
-// move to verify; the task cannot write there.
 func (d *Driver) recordRestored(cfg *drivers.TaskConfig, opts *options.Task) {
 	if opts.Checkpoint == nil {
 		return

@@ -148,7 +148,6 @@ func parseOwn(values map[string]any) (*settings, error) {
 	return &settings{Settings: own}, nil
 }
 
-// block returns a block of an object, or its defaults if absent.
 func block(values map[string]any, name string, schema *hclspec.Spec) (map[string]any, error) {
 	if b, ok := values[name].(map[string]any); ok {
 		return b, nil

@@ -58,7 +58,7 @@ type Driver struct {
 
 	mu     sync.Mutex
 	nodeID string
-	allocs string // the directory of the node's allocations
+	allocs string
 	tasks  map[string]*task
 	spare  *spareInstance // the newest; nil while there is none
 
@@ -198,8 +198,6 @@ func (d *Driver) newInstance(ctx context.Context, s *setup) (drivers.DriverPlugi
 	return inner, nil
 }
 
-// first returns the instance that starts tasks or, before SetConfig, one for queries
-// without configuration.
 func (d *Driver) first() drivers.DriverPlugin {
 	if s := d.setup.Load(); s != nil {
 		return s.primary
@@ -211,8 +209,6 @@ func (d *Driver) first() drivers.DriverPlugin {
 	return inner
 }
 
-// queryInstance makes an instance of a decorated driver for queries about itself,
-// without background work.
 func (d *Driver) queryInstance(name string) (drivers.DriverPlugin, error) {
 	ctx, stop := context.WithCancel(d.ctx)
 	stop()
@@ -513,7 +509,7 @@ func (d *Driver) emit(ev publish.Event) {
 func withoutReaper(config map[string]any) map[string]any {
 	gc, ok := config["gc"].(map[string]any)
 	if !ok {
-		return config // the exec driver has none
+		return config
 	}
 	config, gc = maps.Clone(config), maps.Clone(gc)
 	gc["dangling_containers"] = map[string]any{"enabled": false, "period": "5m", "creation_grace": "5m", "dry_run": false}

@@ -87,8 +87,6 @@ func (d *Driver) finish(t *task, act options.Actions) {
 	}
 }
 
-// resumeTargets returns the target that the task had reached before this process, and
-// completes the actions begun.
 func (d *Driver) resumeTargets(t *task, opts *options.Task) policy.TargetState {
 	cfg := t.handle.Config
 	rec, err := private.Load(cfg.AllocDir, cfg.Name)

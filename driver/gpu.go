@@ -96,8 +96,6 @@ type gpuFiles struct {
 	is       seat.Identity
 }
 
-// writeIdentity identifies a task to the device plugin, which would otherwise ask its
-// processes.
 func (d *Driver) writeIdentity(f gpuFiles) {
 	if f.identity == "" {
 		return
@@ -124,8 +122,6 @@ func ignoredOptions(meta map[string]string) []string {
 	return []string{fmt.Sprintf("GPU: ignored: %s; the task has no shared seat (resources { device %q {} })", "meta."+strings.Join(keys, ", meta."), "nvidia/share")}
 }
 
-// checkMemory refuses a request that exceeds the card's memory. Invalid numbers are
-// refused elsewhere.
 func checkMemory(meta map[string]string, s seat.Seat) error {
 	wish, err := strconv.ParseInt(meta[options.KeyGPUMemory], 10, 64)
 	if err != nil || s.MemoryMiB == 0 || wish <= s.MemoryMiB {

@@ -77,7 +77,6 @@ func (d *Driver) receiveRun(t *task, text string) error {
 	return d.addRun(t, run)
 }
 
-// keepRun stores the cost of an ended task, once its result is known.
 func (d *Driver) keepRun(t *task, last measure.Measurement) {
 	select {
 	case <-t.settled:

@@ -71,7 +71,6 @@ func readMeta(env map[string]string) map[string]string {
 	return meta
 }
 
-// sortedKeys returns a map's keys in order, for repeatable messages.
 func sortedKeys[V any](m map[string]V) []string {
 	return slices.Sorted(maps.Keys(m))
 }

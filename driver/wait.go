@@ -408,8 +408,6 @@ func ended(allocs, id string, seen map[string]bool) bool {
 	return seen[id] && errors.Is(err, fs.ErrNotExist)
 }
 
-// tracked returns the node's ID, the directory of its allocations, and the containers
-// of the held tasks.
 func (d *Driver) tracked() (nodeID, allocs string, ids map[string]bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -89,7 +89,7 @@ func copyFile(src, dst *taskfs.Dir, name string) error {
 func copyData(out, in *os.File, size int64) error {
 	for at := int64(0); ; {
 		data, err := in.Seek(at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) || data >= size { // a hole up to the end
+		if errors.Is(err, unix.ENXIO) || data >= size {
 			return out.Truncate(size)
 		}
 		if err != nil {

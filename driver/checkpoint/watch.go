@@ -65,7 +65,6 @@ func (w *watch) read(name string) {
 	}
 }
 
-// events receives when the file may be complete.
 func (w *watch) events() <-chan struct{} {
 	if w == nil {
 		return nil

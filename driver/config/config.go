@@ -72,7 +72,7 @@ func Options() []policy.Option {
 type Settings struct {
 	Engine          string
 	Policy          policy.Decider
-	Policies        map[string]json.RawMessage // the parameters of each policy, by its name
+	Policies        map[string]json.RawMessage
 	Mode            plan.Mode
 	Estimator       string
 	SpeCon          specon.Params

@@ -39,11 +39,11 @@ import (
 type Options struct {
 	Engine    string // for the status
 	Policy    policy.Decider
-	Policies  map[string]json.RawMessage // the parameters of all policies, for the snapshot
+	Policies  map[string]json.RawMessage
 	Estimator string
 	Mode      plan.Mode
 
-	Interval    time.Duration // initial interval of Algorithm 1
+	Interval    time.Duration
 	MaxInterval time.Duration // its maximum
 
 	SpeCon         specon.Params
@@ -291,7 +291,6 @@ func (c *Controller) loop(ctx context.Context) {
 	}
 }
 
-// tick refreshes tasks, decides when due, and publishes changes.
 func (c *Controller) tick(ctx context.Context) {
 	now := time.Now()
 	for _, t := range c.tasks {

@@ -85,7 +85,6 @@ func (c *Controller) takeSnapshot(tasks []*task, outside policy.Cores, event pol
 	return s
 }
 
-// share is an amount of CPU as a fraction of the pool that limits refer to.
 func (c *Controller) share(cores policy.Cores) policy.Share { return policy.Share(cores / c.pool) }
 
 func (c *Controller) accept(tasks []*task, out policy.Outcome, now time.Time) {

@@ -17,12 +17,12 @@ import (
 type reportedState struct {
 	unreadable string    // why its progress is unreadable
 	readAt     time.Time // when that was last logged
-	empty      bool      // no progress in its output
-	unlocated  bool      // no cgroup found
-	missed     int       // consecutive decisions that found a service in class B
-	misses     bool      // target missed
-	gpuWaits   bool      // long wait for GPU memory
-	unparked   bool      // memory could not be parked
+	empty      bool
+	unlocated  bool // no cgroup found
+	missed     int  // consecutive decisions that found a service in class B
+	misses     bool // target missed
+	gpuWaits   bool // long wait for GPU memory
+	unparked   bool // memory could not be parked
 }
 
 func (t *task) metric() string {
@@ -42,7 +42,6 @@ func (t *task) where() string {
 // locatedWithin is how long a task's cgroup may be missing before an event reports it.
 const locatedWithin = 10 * time.Second
 
-// notLocated reports once that the task's cgroup cannot be found.
 func (t *task) notLocated(err error) {
 	if t.reported.unlocated || time.Since(t.start) < locatedWithin {
 		return
@@ -55,7 +54,6 @@ func (t *task) notLocated(err error) {
 // logEvery is the minimum time between two warnings about the same problem of a task.
 const logEvery = 30 * time.Second
 
-// reportProgress reports unreadable or missing progress, paused targets and divergence.
 func (t *task) reportProgress(was measure.Measurement, now time.Time) {
 	unreadable := ""
 	switch {

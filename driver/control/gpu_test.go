@@ -43,7 +43,7 @@ func TestGPU(t *testing.T) {
 			t.Fatal("there is no event")
 			return ""
 		}
-		s.reportCategory(policy.Decision{Category: policy.CL}) // no report yet
+		s.reportCategory(policy.Decision{Category: policy.CL})
 		pass(time.Minute)
 		must.Nil(t, n.c.status(s, time.Now()).GPU)
 		for range len(n.events) {

@@ -44,7 +44,6 @@ func (r *resources) close(now limits.Resources, seconds, node float64, progress 
 	r.networkG = efficiency(progress, r.network)
 }
 
-// efficiency is G = P/R (eq. 2), NaN without progress or use.
 func efficiency(progress *float64, use float64) float64 {
 	if progress == nil || !(use > 0) || math.IsInf(use, 0) {
 		return math.NaN()

@@ -93,7 +93,6 @@ func (t *task) fairStatus() status.Fair {
 	return f
 }
 
-// moment converts a time since the Unix epoch; zero if unknown.
 func moment(s *float64) time.Time {
 	if s == nil || *s > 1e11 {
 		return time.Time{}
@@ -203,7 +202,6 @@ func (c *Controller) row(t *task, now time.Time) status.Row {
 	return row
 }
 
-// qoe is a service's response time objective; nil for another task.
 func (t *task) qoe() *float64 {
 	if t.Targets.QoE > 0 {
 		return &t.Targets.QoE

@@ -20,7 +20,6 @@ type snapshot struct {
 
 func (s *snapshot) keep(last policy.Snapshot) { s.last, s.dirty = last, true }
 
-// saveSnapshot writes the last snapshot, at most once per tick.
 func (c *Controller) saveSnapshot() {
 	s := &c.snapshot
 	if !s.dirty || len(c.tasks) == 0 {

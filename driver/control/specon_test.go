@@ -18,7 +18,7 @@ func TestSpeCon(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
 		flat, one, two, quiet := n.task("flat"), n.task("one"), n.task("two"), n.task("quiet")
-		quiet.Limited = false // not controlled
+		quiet.Limited = false
 		flat.Movable = true
 		do := behaviour{
 			flat: learner(0.05, 1, 0), one: learner(0.005, 1, 0), two: learner(0.005, 1, 0),

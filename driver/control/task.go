@@ -37,9 +37,9 @@ type task struct {
 	m         measure.Measurement // the last one adopted
 	usage     limits.Usage
 	interval  interval
-	cores     policy.Cores // used over the last interval
-	response  *float64     // of a service, over the last interval, in seconds; nil = none
-	lastKnown *float64     // the last known response
+	cores     policy.Cores
+	response  *float64 // of a service, over the last interval, in seconds; nil = none
+	lastKnown *float64 // the last known response
 	resources resources
 	fair      fair
 	gpu       *seat.Report // nil: no report
@@ -180,7 +180,6 @@ func (t *task) refreshLimits() {
 	t.reportLimits(was.Err)
 }
 
-// closeInterval ends a measurement interval: CPU use and response time.
 func (t *task) closeInterval(now time.Time, nodeMemory float64) {
 	was := t.interval
 	dt := now.Sub(was.at).Seconds()

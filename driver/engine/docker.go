@@ -215,12 +215,10 @@ func (e *DockerEngine) Reap(ctx context.Context, opts ReapOptions, now time.Time
 	return removed, errors.Join(errs...)
 }
 
-// isPause reports whether a container only holds an allocation's network namespace.
 func isPause(names []string) bool {
 	return slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "/nomad_init_") })
 }
 
-// dockerError classifies the errors that callers act on.
 func dockerError(doing string, err error) error {
 	switch {
 	case errdefs.IsNotFound(err):

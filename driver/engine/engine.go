@@ -38,8 +38,8 @@ type State struct {
 	Running   bool
 	ExitCode  int
 	OOMKilled bool
-	Removing  bool // the daemon is removing it
-	PID       int  // on the host; 0 when not running
+	Removing  bool
+	PID       int // on the host; 0 when not running
 }
 
 // Engine is a decorated driver.

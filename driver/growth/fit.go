@@ -65,7 +65,6 @@ type fitter struct {
 	level float64 // the newest value, which is 0 in bins
 }
 
-// load takes the first n cells and filters those still unfiltered.
 func (f *fitter) load(h *history, n int, span float64) {
 	if f.cells == nil {
 		f.cells = make([]cell, 0, maxCells+1)
@@ -87,7 +86,6 @@ func (f *fitter) load(h *history, n int, span float64) {
 	}
 }
 
-// window returns the cells of the last share of the CPU-seconds, at least n.
 func (f *fitter) window(share float64, n int) []cell {
 	last := f.cells[len(f.cells)-1].c
 	from := last - share*(last-f.cells[0].c)
@@ -215,7 +213,6 @@ func (f *fitter) misfit(n int, sigma float64) float64 {
 	return q/float64(n) + minResidual*minResidual
 }
 
-// levels reports whether the newest reports scatter around the fit.
 func (f *fitter) levels(win []cell, c0, width float64, fitted func(float64) float64) bool {
 	recent := win[max(0, len(win)-48):]
 	sigma := math.Max(noise(recent, f.tmp[:0]), minResidual)
@@ -231,7 +228,6 @@ func (f *fitter) levels(win []cell, c0, width float64, fitted func(float64) floa
 	return true
 }
 
-// slopes reports whether the residuals of the newest half and quarter have no trend.
 func (f *fitter) slopes(n int, sigma float64, fitted func(float64) float64) bool {
 	for _, m := range []int{n / 2, n / 4} {
 		if m < 5 {

@@ -38,7 +38,7 @@ type history struct {
 
 	// The range is the largest improvement among filtered cells: a mere deterioration
 	// is nothing learnt.
-	worst   float64 // worst value of the segment
+	worst   float64
 	span    float64 // largest improvement of all segments
 	absMax  float64 // largest absolute value, to tell rounding from change
 	counted bool

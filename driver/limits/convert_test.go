@@ -30,7 +30,7 @@ func TestConversion_vectors(t *testing.T) {
 		must.Eq(t, tc.weight, tc.c.Weight(tc.shares), must.Sprintf("%d, %d shares", tc.c, tc.shares))
 	}
 	must.Eq(t, 1024, Quadratic.Shares(100))
-	must.Eq(t, 2, Quadratic.Shares(0)) // idle
+	must.Eq(t, 2, Quadratic.Shares(0))
 	must.Eq(t, 262144, Linear.Shares(99999))
 }
 

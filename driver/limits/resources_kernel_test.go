@@ -154,7 +154,7 @@ func TestKernel_networkBytes(t *testing.T) {
 	g.attr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
 	c, err := FindFor(g.start("sleep", -1), "")
 	must.NoError(t, err)
-	must.Zero(t, c.Resources().NetworkBytes) // no traffic yet
+	must.Zero(t, c.Resources().NetworkBytes)
 
 	if f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0); err != nil {
 		t.Logf("this kernel makes no network interface for a test, and that must do: %v", err)
@@ -187,6 +187,6 @@ func TestKernel_ioWeight(t *testing.T) {
 			}
 		}
 	}
-	must.NoError(t, c.SetIOWeight(1<<40)) // clamped
+	must.NoError(t, c.SetIOWeight(1<<40))
 	must.NoError(t, c.SetIOWeight(0))
 }

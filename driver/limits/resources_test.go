@@ -109,7 +109,7 @@ func TestResources_v1NotCounting(t *testing.T) {
 
 func TestResources_v2(t *testing.T) {
 	m, c, dir := newCgroup(t, 2)
-	equal(t, Resources{3000, unknown, unknown}, c.Resources()) // io controller not enabled
+	equal(t, Resources{3000, unknown, unknown}, c.Resources())
 	m.file(dir+"/io.stat", "")
 	equal(t, Resources{3000, 0, unknown}, c.Resources())
 	m.file(dir+"/io.stat", iostat)
@@ -171,7 +171,7 @@ func TestResources_network(t *testing.T) {
 	m, c, dir := newCgroup(t, 2)
 	m.file(dir+"/cgroup.procs", "78\n77\n")
 	network := func() float64 { return c.Resources().NetworkBytes }
-	must.True(t, math.IsNaN(network())) // no namespaces visible
+	must.True(t, math.IsNaN(network()))
 
 	m.network("self", "1", devices)
 	m.network("77", "1", devices)

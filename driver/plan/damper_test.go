@@ -151,7 +151,7 @@ func TestDamper_properties(t *testing.T) {
 					quota[r.ID] = now
 				}
 			}
-			must.Eq(t, uint64(1000*len(reqs)), sum) // conserved at every step
+			must.Eq(t, uint64(1000*len(reqs)), sum)
 			if moved {
 				if !joined && !released {
 					must.GreaterEq(t, minIntervalFraction*interval-1e-6, now-shared)

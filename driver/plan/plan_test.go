@@ -142,7 +142,7 @@ func TestLimits_weightProperties(t *testing.T) {
 			after += w(got[i])
 			released = released && (r.Unknown || r.Limit >= 1)
 		}
-		must.Eq(t, before, after) // conserved exactly
+		must.Eq(t, before, after)
 		floor := opts.floor()
 		_, hi := opts.Conversion.Bounds()
 		for i, r := range reqs {
@@ -166,7 +166,7 @@ func TestLimits_weightProperties(t *testing.T) {
 			}
 			must.LessEq(t, float64(hi), w(got[i]))
 		}
-		must.Eq(t, got, Limits(ModeWeight, 4, reqs, opts)) // deterministic
+		must.Eq(t, got, Limits(ModeWeight, 4, reqs, opts))
 	})
 }
 
@@ -245,7 +245,7 @@ func TestPool(t *testing.T) {
 		_, err := Pool(tc.in)
 		must.ErrorContains(t, err, tc.says)
 	}
-	_, err := Pool(PoolInput{NodeCores: 8, Configured: -1, UsableCores: 9}) // all errors at once
+	_, err := Pool(PoolInput{NodeCores: 8, Configured: -1, UsableCores: 9})
 	must.ErrorContains(t, err, "pool_cores")
 	must.ErrorContains(t, err, "usable cores")
 

@@ -60,7 +60,6 @@ func isRule(line []byte) bool {
 	return len(line) >= 8
 }
 
-// bar measures a vertical bar at b[i]: | or a box-drawing one.
 func bar(b []byte, i int) int {
 	switch {
 	case b[i] == '|':
@@ -229,7 +228,6 @@ func (p *Parser) tableCounter(name []byte) counter {
 	return p.counter(name)
 }
 
-// scanRow parses a line as a row of the last table and reports whether it is one.
 func (p *Parser) scanRow(line []byte) bool {
 	t := &p.table
 	if t.n == 0 || t.sep == '|' && bar(bytes.TrimLeft(line, " "), 0) == 0 {
@@ -280,7 +278,6 @@ func (p *Parser) scanRow(line []byte) bool {
 	return true
 }
 
-// scanCell stores a value of a row. It returns false if a counter is not a number.
 func (p *Parser) scanCell(name, value []byte) bool {
 	n, ok := parseValue(value, 0)
 	kind := p.tableCounter(name)
@@ -313,7 +310,6 @@ func numeric(b []byte) bool {
 	return false
 }
 
-// scanBox parses a line "| name | value |" and reports whether it is one.
 func (p *Parser) scanBox(line []byte) bool {
 	trimmed := bytes.TrimSpace(line)
 	if len(trimmed) < 5 || bar(trimmed, 0) == 0 {

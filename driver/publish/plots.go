@@ -15,7 +15,7 @@ const (
 	pictureEvery = time.Minute            // minimum time between two pictures of a task
 	pictureShare = 0.002                  // of a core, on average
 	pictureBurst = 500 * time.Millisecond // of saved time: some twenty pictures
-	pictureDebt  = 25 * time.Millisecond  // of time beyond the budget: 12.5 s until the next picture
+	pictureDebt  = 25 * time.Millisecond
 )
 
 type drawer interface{ Picture() error }

@@ -239,7 +239,6 @@ func (e *Estimator) direction(raw float64) {
 	}
 }
 
-// foreign reports whether a report belongs to another bar.
 func (e *Estimator) foreign(step, total, cpu float64) bool {
 	s := &e.s
 	if total == 0 || s.Total == 0 || total == s.Total || total != s.Other && step >= s.At.Step {
@@ -307,8 +306,6 @@ func (e *Estimator) epoch(at Mark, per float64) {
 
 func epochOf(step, per float64) float64 { return math.Ceil(step/per) - 1 }
 
-// mark adds a mark. Reports read at once share one CPU reading, that of the last. When
-// full, it drops every second mark.
 func mark(ms []Mark, m Mark) []Mark {
 	if n := len(ms); n > 0 && m.CPU <= ms[n-1].CPU {
 		ms[n-1].Step = m.Step

@@ -246,7 +246,6 @@ func parseRow(line string, order []int) (Row, bool) {
 	return r, timed
 }
 
-// word parses a name. Anything else comes from two merged lines.
 func word(field string) (string, error) {
 	if strings.ContainsFunc(field, func(r rune) bool { return !unicode.IsLetter(r) }) {
 		return "", fmt.Errorf("%q is no word", field)

@@ -313,7 +313,6 @@ func (r Row) group() string {
 	return r.Category
 }
 
-// bands draws the category: a coloured strip with its name, and a tint below.
 func (p *painter) bands(a panel, words []category) {
 	for from := 0; from < len(p.rows); {
 		to := from + 1
@@ -594,8 +593,6 @@ func (p *painter) cross(x, y vg.Length) {
 	p.stroke(red, 2, vg.Point{X: x - 4, Y: y + 4}, vg.Point{X: x + 4, Y: y - 4})
 }
 
-// swatch draws a legend entry that ends at x and returns the end of the next one to its
-// left.
 func (p *painter) swatch(x vg.Length, y float64, label string, c color.NRGBA) vg.Length {
 	st := style{size: 12, colour: soft}
 	x -= st.text().Width(label)

@@ -197,8 +197,6 @@ func (w *Writer) Marker(name string, content any) error {
 	return w.replace("."+name, append(b, '\n'))
 }
 
-// history reads the history as far as possible, oldest row first. A missing file is no
-// error.
 func (w *Writer) history() ([]Row, error) {
 	b, _, err := w.read(".csv", maxHistory)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -28,7 +28,6 @@ func (d *Dir) Names(path string, most int) ([]string, error) {
 	return names, err
 }
 
-// list yields the names in the directory at path and counts left down.
 func (d *Dir) list(path string, left *int, each func(dir *Dir, name string) error) error {
 	dir, err := d.Sub(path)
 	if err != nil {

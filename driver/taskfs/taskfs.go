@@ -320,7 +320,6 @@ type node struct {
 
 func (n node) close() { _ = unix.Close(n.fd) }
 
-// find pins the file at path. op is for the error.
 func (d *Dir) find(op, path string) (node, error) {
 	if Check(path) != nil {
 		return node{}, pathError(op, path, fs.ErrInvalid)
@@ -370,7 +369,6 @@ func openat(dir int, name string, flags int, mode fs.FileMode) (int, error) {
 	}
 }
 
-// pathError makes a *fs.PathError, or nil of nil.
 func pathError(op, path string, err error) error {
 	if err == nil {
 		return nil

@@ -80,8 +80,6 @@ func Start(ctx context.Context, allocDir, task, run string) error {
 	return nil
 }
 
-// watch returns when the task is thawed. It writes a byte to ready once it has read the
-// record.
 func watch(allocDir, task, run string, ready io.Writer) error {
 	plugin := os.Getppid()
 	record, err := private.Load(allocDir, task)

@@ -76,7 +76,6 @@ func (es *Errors) Merge(more Errors) {
 	}
 }
 
-// covered reports whether path or one of its ancestors is in seen.
 func covered(seen map[string]bool, path string) bool {
 	for {
 		if seen[path] {

@@ -61,7 +61,7 @@ func writeErrors(out io.Writer, first string, rows []*errorRow) {
 type trainer struct {
 	name         string
 	validate     float64 // CPU time at the end of an epoch, as a part of the epoch's
-	epochsKnown  bool    // the number of epochs is known
+	epochsKnown  bool
 	epochReports bool    // one report at the end of each epoch
 	slowStart    bool    // the first 2 % of the steps cost three times as much
 	growingSteps bool    // the last step costs twice as much as the first
@@ -69,8 +69,8 @@ type trainer struct {
 	crashes      bool    // crashes near the middle and resumes 5 % of the steps earlier
 	noTotal      bool    // no total
 	noReports    bool    // no reports
-	earlierRun   bool    // an earlier run is known
-	rareReports  bool    // one report per four fifths of an epoch
+	earlierRun   bool
+	rareReports  bool // one report per four fifths of an epoch
 }
 
 var trainers = []trainer{

@@ -85,7 +85,6 @@ func realTrainers(path string, seeds uint64, progressTo io.Writer) ([]*errorRow,
 	return rows, nil
 }
 
-// follow runs a command and returns its reports and its total CPU-seconds.
 func follow(path string, args []string) ([]remaining.Point, float64, error) {
 	parser, err := progress.NewParser(progress.Config{})
 	if err != nil {
@@ -121,7 +120,6 @@ func follow(path string, args []string) ([]remaining.Point, float64, error) {
 	return points, (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), nil
 }
 
-// used is a process's CPU time in seconds; NaN if unreadable.
 func used(pid int) float64 {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, after, ok := strings.Cut(string(data), ") ")

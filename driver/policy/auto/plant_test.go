@@ -29,7 +29,7 @@ type job struct {
 
 	// A training task has the value exp(−rate·cpu) and ends at its objective.
 	rate   float64
-	silent bool // never reports
+	silent bool
 
 	got       float64 // CPU in the last interval
 	potential float64 // what it would get if it used all it can

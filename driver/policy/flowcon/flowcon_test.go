@@ -225,7 +225,7 @@ func TestDecide_lone(t *testing.T) {
 		{"WL growing", task("a", policy.WL, 0.3, 0.5), policy.NL, RuleLone},
 		{"WL standing still", task("a", policy.WL, 0, 0.5), policy.CL, RuleAllCL},
 		{"WL idle", unmeasured("a", policy.WL, 0.5), policy.WL, RuleLone},
-		{"CL growing", task("a", policy.CL, 0.3, 0.5), policy.CL, RuleAllCL}, // α = −1
+		{"CL growing", task("a", policy.CL, 0.3, 0.5), policy.CL, RuleAllCL},
 		{"CL idle", unmeasured("a", policy.CL, 0.5), policy.CL, RuleAllCL},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -353,7 +353,7 @@ func TestFileComesAndGoes(t *testing.T) {
 	f.want("2: 7 loss=0.25")
 	must.Eq(t, 1, f.Stats().Truncated)
 
-	f.write("step,accuracy,loss\n1,0.9,2.5\n") // truncated
+	f.write("step,accuracy,loss\n1,0.9,2.5\n")
 	f.want("2: 1 loss=2.5")
 	must.Eq(t, 2, f.Stats().Truncated)
 	f.append("2,0.9,1.5\n")

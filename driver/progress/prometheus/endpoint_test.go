@@ -287,7 +287,7 @@ func TestSteps(t *testing.T) {
 func TestCounterAndLabels(t *testing.T) {
 	f := serve(t, "reward_total", Options{})
 	f.want("# TYPE reward_total counter\nreward_total{a=\"1\"} 1\nreward_total{a=\"2\"} 2\n", "reward_total=3")
-	f = serve(t, "reward", Options{}) // OpenMetrics
+	f = serve(t, "reward", Options{})
 	f.want("# TYPE reward counter\nreward_total 1\nreward_created 7\n# EOF\n", "reward=1")
 	f = serve(t, "reward", Options{})
 	f.want("reward_total 1\n", "reward=1")
@@ -359,8 +359,8 @@ rt_count{%[1]s} %[6]d
 
 func TestHistogram(t *testing.T) {
 	f := serve(t, "rt", Options{Quantile: 0.5})
-	f.want(histogramText("", 100, 100, 100, 100))            // starts the count
-	f.want(histogramText("", 100, 100, 100, 100))            // nothing new
+	f.want(histogramText("", 100, 100, 100, 100)) // starts the count
+	f.want(histogramText("", 100, 100, 100, 100))
 	f.want(histogramText("", 100, 110, 110, 110), "rt=0.15") // ten of 0.1 to 0.2
 	f.want(histogramText("", 100, 110, 110, 110))
 	f.want(histogramText("", 110, 120, 120, 120), "rt=0.05") // ten below 0.1
@@ -368,7 +368,7 @@ func TestHistogram(t *testing.T) {
 	must.Eq(t, 0, f.Stats().Truncated)
 	f.want(histogramText("", 0, 4, 4, 4), "rt=0.15") // restarted
 	must.Eq(t, 1, f.Stats().Truncated)
-	f.want(histogramText("", 0, 0, 0, 0)) // and again
+	f.want(histogramText("", 0, 0, 0, 0))
 	must.Eq(t, 2, f.Stats().Truncated)
 	must.Eq(t, "", f.Note())
 

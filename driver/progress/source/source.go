@@ -113,8 +113,6 @@ func named(name string, t Task, open func(*taskfs.Dir, string) (progress.Source,
 	return beneath(base, dir, func(root *taskfs.Dir) (progress.Source, error) { return open(root, path) })
 }
 
-// beneath opens a source in the directory dir of base, which the task may have
-// replaced.
 func beneath(base, dir string, open func(*taskfs.Dir) (progress.Source, error)) (progress.Source, error) {
 	root, err := taskfs.Open(base, dir)
 	if err != nil {

@@ -151,7 +151,6 @@ func (f *File) setFile(file *os.File, stat taskfs.Stat) (another bool) {
 	return another
 }
 
-// next reads from the open file. rewritten means that it restarted.
 func (f *File) next(max int) (data []byte, rewritten bool, err error) {
 	for {
 		st, err := f.file.Stat()

@@ -360,7 +360,7 @@ func TestDir_damage(t *testing.T) {
 			must.ErrorContains(t, err, "logs/"+first)
 			must.ErrorContains(t, err, tc.says)
 			must.StrContains(t, j.src.Note(), first)
-			must.SliceEmpty(t, j.poll()) // reported once
+			must.SliceEmpty(t, j.poll())
 			j.write(first, "loss", 5, 0.1)
 			j.write(second, "loss", 5, 0.1)
 			must.Eq(t, []string{"loss 5 0.1"}, j.poll())
@@ -383,7 +383,7 @@ func TestDir_damage(t *testing.T) {
 		must.Eq(t, []string{"loss 1 0.5"}, got) // the next record is found
 		must.ErrorIs(t, err, event.ErrMalformed)
 		j.bytes(first, append(event.AppendRecord(nil, []byte("what is this")), record("loss", 2, 0.4)...))
-		must.Eq(t, []string{"loss 2 0.4"}, j.poll()) // reported once
+		must.Eq(t, []string{"loss 2 0.4"}, j.poll())
 	})
 	t.Run("many", func(t *testing.T) {
 		j := newJob(t, progress.Config{})
@@ -476,7 +476,7 @@ func TestDir_hostile(t *testing.T) {
 	must.ErrorContains(t, err, "logs")
 	must.ErrorIs(t, err, taskfs.ErrKind)
 	must.StrContains(t, j.src.Note(), "a symbolic link found")
-	must.SliceEmpty(t, j.poll()) // reported once
+	must.SliceEmpty(t, j.poll())
 
 	must.NoError(t, os.Remove(logs))
 	must.NoError(t, unix.Mkfifo(logs, 0o600))
