@@ -176,7 +176,7 @@ type progressSummary struct {
 	steps       int64 // reports with a step
 	backwards   int64
 	step        float64
-	metrics     []progress.Seen
+	metrics     []progress.NameCount
 }
 
 func (s *progressSummary) add(r progress.Report) {
@@ -199,7 +199,7 @@ func (s *progressSummary) add(r progress.Report) {
 		}
 	}
 	if len(s.metrics) < 64 {
-		s.metrics = append(s.metrics, progress.Seen{Name: r.Metric, Count: 1})
+		s.metrics = append(s.metrics, progress.NameCount{Name: r.Metric, Count: 1})
 	}
 }
 
@@ -274,7 +274,7 @@ func (s *progressSummary) print(w io.Writer, p *progress.Parser, read progress.S
 }
 
 // seenNames lists names, most frequent first.
-func seenNames(seen []progress.Seen, counts bool) string {
+func seenNames(seen []progress.NameCount, counts bool) string {
 	const most = 12
 	var parts []string
 	for i, s := range seen {

@@ -18,8 +18,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 )
 
-// A task takes the checkpoint that another allocation of it has left on the node, if it is
-// told to and has none of its own.
 func TestAdopt(t *testing.T) {
 	const old = "0a11ed00-0000-0000-0000-000000000001"
 	allocs := t.TempDir()
@@ -49,14 +47,13 @@ func TestAdopt(t *testing.T) {
 	cfg, opts := task("new")
 	note, err := new(Driver).adopt(cfg, opts)
 	must.NoError(t, err)
-	must.Eq(t, "goes on from /alloc/data/ckpt/best, which allocation "+old+" has left on this node", note)
+	must.Eq(t, "resumes from /alloc/data/ckpt/best, left by allocation "+old+" on this node", note)
 	data, err := os.ReadFile(filepath.Join(cfg.AllocDir, "alloc/data/ckpt/best/rng/state"))
 	must.NoError(t, err)
 	must.Eq(t, "de", string(data))
 	_, err = os.Lstat(filepath.Join(cfg.AllocDir, "alloc/data/ckpt/best/link"))
 	must.ErrorIs(t, err, os.ErrNotExist)
 
-	// One allocation does, once; none does that was not told.
 	for _, alloc := range []string{"new", "newer"} {
 		cfg, opts = task(alloc)
 		note, err = new(Driver).adopt(cfg, opts)
@@ -69,17 +66,15 @@ func TestAdopt(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, "", note)
 
-	// Nobody else's.
 	cfg, opts = task("other")
 	cfg.JobID = "other"
 	_, err = new(Driver).adopt(cfg, opts)
-	must.ErrorContains(t, err, "is one of job vae in namespace ml")
+	must.ErrorContains(t, err, "belongs to job vae in namespace ml")
 	cfg, opts = task("nothing")
 	must.NoError(t, os.RemoveAll(filepath.Join(allocs, old, ".ebbtide")))
 	_, err = new(Driver).adopt(cfg, opts)
-	must.ErrorContains(t, err, "has left nothing on this node")
+	must.ErrorContains(t, err, "has left no checkpoint on this node")
 
-	// A checkpoint of its own is one of a task that began anew; the rest stays.
 	leave(left)
 	cfg, opts = task("rendered")
 	write("rendered", "train/local/config", "new")
@@ -96,7 +91,7 @@ func TestAdopt(t *testing.T) {
 
 	// What a task finds is written down for the move.
 	d := New(t.Context(), Name, hclog.NewNullLogger())
-	d.witness(cfg, opts)
+	d.recordRestored(cfg, opts)
 	found, err := private.Open(cfg.AllocDir).ReadFile(private.RestoredName("train"), 1<<10)
 	must.NoError(t, err)
 	must.Eq(t, `{"/alloc/data/ckpt/best":5}`, string(found))
@@ -105,5 +100,5 @@ func TestAdopt(t *testing.T) {
 	must.NoError(t, os.RemoveAll(filepath.Join(allocs, old, "alloc/data/ckpt")))
 	cfg, opts = task("gone")
 	_, err = new(Driver).adopt(cfg, opts)
-	must.ErrorContains(t, err, "/alloc/data/ckpt/best is not there any more")
+	must.ErrorContains(t, err, "/alloc/data/ckpt/best no longer exists")
 }

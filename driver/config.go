@@ -21,7 +21,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// ownSchema is the schema of Ebbtide's own options.
 func ownSchema() *hclspec.Spec {
 	attrs := make(map[string]*hclspec.Spec)
 	for _, o := range config.Options() {
@@ -30,16 +29,14 @@ func ownSchema() *hclspec.Spec {
 	return hclspec.NewObject(attrs)
 }
 
-// settings is the plugin's whole config, validated.
 type settings struct {
 	*config.Settings
-	inner map[string]any // the wrapped driver's own options
+	inner map[string]any // the decorated driver's own options
 	reaper
 }
 
-// decodeConfig splits the plugin's config, as Nomad encodes it by ConfigSchema,
-// into Ebbtide's own settings and the wrapped driver's. Every error found is
-// reported, each naming the field, the value and what is allowed.
+// decodeConfig splits the plugin's config, encoded by ConfigSchema, into Ebbtide's
+// settings and the decorated driver's. All errors are reported.
 func (d *Driver) decodeConfig(data []byte) (*settings, error) {
 	all := make(map[string]any)
 	if len(data) > 0 { // no data: the plugin block is absent
@@ -87,14 +84,14 @@ func (d *Driver) decodeConfig(data []byte) (*settings, error) {
 	return s, err
 }
 
-// reaper is the docker driver's gc.dangling_containers: our own reaper goes by it.
+// reaper is the docker driver's gc.dangling_containers, which Ebbtide's reaper obeys.
 type reaper struct {
 	enabled, dryRun bool
 	period, grace   time.Duration
 }
 
-// readReaper reads gc.dangling_containers out of the docker driver's options; the
-// exec driver has none.
+// readReaper reads gc.dangling_containers from the docker driver's options; the exec
+// driver has none.
 func readReaper(inner map[string]any) (reaper, error) {
 	gc, _ := inner["gc"].(map[string]any)
 	values, ok := gc["dangling_containers"].(map[string]any)
@@ -120,19 +117,18 @@ func readReaper(inner map[string]any) (reaper, error) {
 	return r, errors.Join(errs...)
 }
 
-// imageGC is how long an instance of the docker driver may take to remove the images of
-// tasks that it held; 0 when it removes none.
+// imageGC is how long an instance of the docker driver may take to remove its tasks'
+// images; 0 if it removes none.
 func (s *settings) imageGC() time.Duration {
 	gc, _ := s.inner["gc"].(map[string]any)
 	if on, _ := gc["image"].(bool); !on {
 		return 0
 	}
 	text, _ := gc["image_delay"].(string)
-	delay, _ := time.ParseDuration(text) // the docker driver has read it before
+	delay, _ := time.ParseDuration(text) // validated by the docker driver
 	return delay + time.Minute
 }
 
-// parseOwn validates Ebbtide's own options.
 func parseOwn(values map[string]any) (*settings, error) {
 	values = maps.Clone(values)
 	for _, o := range config.Options() {
@@ -152,8 +148,6 @@ func parseOwn(values map[string]any) (*settings, error) {
 	return &settings{Settings: own}, nil
 }
 
-// block returns a block of an object, or the defaults of its schema when the
-// block is absent.
 func block(values map[string]any, name string, schema *hclspec.Spec) (map[string]any, error) {
 	if b, ok := values[name].(map[string]any); ok {
 		return b, nil
@@ -161,9 +155,8 @@ func block(values map[string]any, name string, schema *hclspec.Spec) (map[string
 	return withDefaults(nil, schema)
 }
 
-// withDefaults returns values, or the schema's defaults when there are none. Nomad
-// fills defaults in itself, but only in a block that is written in the agent's
-// config.
+// withDefaults returns values, or the schema's defaults if there are none: Nomad fills
+// in defaults only in blocks present in the agent's config.
 func withDefaults(values map[string]any, schema *hclspec.Spec) (map[string]any, error) {
 	if len(values) > 0 {
 		return values, nil
@@ -187,7 +180,6 @@ func withDefaults(values map[string]any, schema *hclspec.Spec) (map[string]any, 
 	return defaults, nil
 }
 
-// encode encodes config values as Nomad does for a plugin.
 func encode(values map[string]any) ([]byte, error) {
 	var data []byte
 	if err := base.MsgPackEncode(&data, values); err != nil {

@@ -21,8 +21,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/engine"
 )
 
-// encodeHCL does with a config block what a Nomad agent does before it hands it to
-// a plugin.
+// encodeHCL encodes a config block as a Nomad agent does for a plugin.
 func encodeHCL(t *testing.T, spec *hclspec.Spec, text string) ([]byte, error) {
 	t.Helper()
 	dec, diags := hclspecutils.Convert(spec)
@@ -130,8 +129,6 @@ func TestInnerReaperIsOff(t *testing.T) {
 	must.Eq(t, map[string]any{"x": 1}, withoutReaper(map[string]any{"x": 1}))
 }
 
-// What reaches Nomad; package config has a table of all that is wrong in our own
-// options.
 func TestConfigErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		config string
@@ -163,7 +160,7 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
-// A number that a float64 cannot hold exactly reaches us as text.
+// A number that a float64 cannot hold exactly arrives as text.
 func TestConfigFractions(t *testing.T) {
 	d := newDriver(t, Name)
 	spec, err := d.ConfigSchema()
@@ -188,5 +185,5 @@ func TestConfigCanBeSetAgainWhileThereAreNoTasks(t *testing.T) {
 		must.Eq(t, policy, d.setup.Load().Policy.Name)
 	}
 	d.tasks["x"] = &task{}
-	must.ErrorContains(t, d.SetConfig(&base.Config{}), "holds tasks")
+	must.ErrorContains(t, d.SetConfig(&base.Config{}), "while it has tasks")
 }

@@ -55,7 +55,7 @@ func TestDocs_attributes(t *testing.T) {
 	must.SliceContainsAll(t, named, attributes)
 }
 
-// examples are the HCL blocks of one kind in jobspecs/ and in the documentation.
+// examples are the HCL blocks of one kind in jobspecs/ and the documentation.
 func examples(t *testing.T, kind string) map[string]string {
 	found := make(map[string]string)
 	files, err := filepath.Glob("../jobspecs/*.hcl")
@@ -82,7 +82,6 @@ func examples(t *testing.T, kind string) map[string]string {
 	return found
 }
 
-// Every job that is shown is one that Nomad and the driver take.
 func TestDocs_jobs(t *testing.T) {
 	for name, text := range examples(t, "job") {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +97,7 @@ func TestDocs_jobs(t *testing.T) {
 	}
 }
 
-// checkTask decodes a task's config as a Nomad client does and has it checked.
+// checkTask decodes a task's config as a Nomad client does and validates it.
 func checkTask(t *testing.T, job *api.Job, group *api.TaskGroup, task *api.Task) error {
 	name := engine.Exec
 	if task.Config["image"] != nil {
@@ -108,7 +107,7 @@ func checkTask(t *testing.T, job *api.Job, group *api.TaskGroup, task *api.Task)
 	must.NoError(t, err)
 	schema, err := inner.TaskConfigSchema()
 	must.NoError(t, err)
-	spec, diags := hclspecutils.Convert(withOurBlocks(schema))
+	spec, diags := hclspecutils.Convert(withBlocks(schema))
 	must.False(t, diags.HasErrors())
 	vars := make(map[string]cty.Value)
 	for name, value := range map[string]string{
@@ -132,8 +131,8 @@ func checkTask(t *testing.T, job *api.Job, group *api.TaskGroup, task *api.Task)
 	return err
 }
 
-// The command line decodes and checks a task's config without Nomad's code for it. Where
-// that refuses something, so does the driver.
+// What the command line's validation, without Nomad's code, refuses, the driver
+// refuses, too.
 func TestValidate(t *testing.T) {
 	for config, valid := range map[string]bool{
 		``:                                               true,
@@ -157,7 +156,7 @@ func TestValidate(t *testing.T) {
 		`progress { preset = "kears" }`:                  false,
 		`progress { file = "${NOMAD_TASK_DIR}/m.csv" }`:  true,
 		`progress { file = "/etc/m.csv" }`:               false,
-		`progress { file = "$${NOMAD_TASK_DIR}/m.csv" }`: true, // Nomad replaces it all the same
+		`progress { file = "$${NOMAD_TASK_DIR}/m.csv" }`: true, // Nomad replaces it nevertheless
 		"progress {\nprometheus = \"http://localhost:8000/\"\nmetric = \"x\"\nlabels {\na = \"b\"\n}\n}":              true,
 		"progress {\nprometheus = \"http://localhost:8000/\"\nmetric = \"x\"\nlabels = { a = \"b\" }\n}":              true,
 		"progress {\nprometheus = \"http://localhost:8000/\"\nmetric = \"x\"\nlabels = [{ a = \"b\" }, { c = 1 }]\n}": true,
@@ -183,7 +182,6 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// Every plugin block that is shown is one that the agent takes.
 func TestDocs_plugins(t *testing.T) {
 	for name, text := range examples(t, "plugin") {
 		t.Run(name, func(t *testing.T) {

@@ -37,12 +37,10 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-// errNotConfigured is returned by calls that come before SetConfig.
 var errNotConfigured = errors.New("the plugin has not been configured")
 
-// Driver is the task driver plugin. It implements every interface that Nomad's
-// docker and exec drivers implement, and passes each call on to the instance of
-// the decorated driver that holds the task.
+// Driver is the task driver plugin. It implements all interfaces of Nomad's docker and
+// exec drivers and delegates to the decorated driver's instance that holds the task.
 type Driver struct {
 	name   string
 	ctx    context.Context
@@ -54,24 +52,24 @@ type Driver struct {
 	newDriver func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error)
 	adopting  sync.Mutex // see adopt
 
-	// findFreezer finds what stops a task where it is (freezerOf).
+	// findFreezer finds a task's freezer (freezerOf).
 	findFreezer func(*task) (freezer, error)
-	// setup is what the last SetConfig has made; nil before it.
+	// setup is from the last SetConfig; nil before it.
 	setup atomic.Pointer[setup]
-	// starting is held for reading while a task is started or recovered, which must
-	// end under the setup that it began with.
+	// starting is read-locked while a task is started or recovered, which must complete
+	// under one setup.
 	starting sync.RWMutex
 
 	mu     sync.Mutex
 	nodeID string
-	allocs string // the directory of the node's allocations
+	allocs string
 	tasks  map[string]*task
-	refuge *refuge // the newest; nil while there is none
+	spare  *spareInstance // the newest; nil while there is none
 
-	runs sync.Mutex // held while what runs of jobs took is read or written
+	runs sync.Mutex // guards the node's history of runs
 }
 
-// setup is what one SetConfig has made. It does not change any more.
+// setup is the immutable result of one SetConfig.
 type setup struct {
 	*settings
 	config     *base.Config    // as Nomad gave it, for further instances
@@ -105,9 +103,9 @@ func New(ctx context.Context, name string, logger hclog.Logger) *Driver {
 	return d
 }
 
-// SetConfig validates the plugin's config and makes the decorated driver and the
-// control loop. Nomad calls it more than once in a process, at first without the
-// agent's part, only to check the config; the last call counts.
+// SetConfig validates the plugin's config and creates the decorated driver and the
+// control loop. Nomad calls it several times per process, first without the agent's
+// part as a check; the last call counts.
 func (d *Driver) SetConfig(cfg *base.Config) error {
 	s, err := d.decodeConfig(cfg.PluginConfig)
 	if err != nil {
@@ -119,14 +117,14 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 	}
 
 	if !d.starting.TryLock() {
-		return errors.New("the plugin starts a task and cannot be configured again")
+		return errors.New("cannot reconfigure the plugin while it starts a task")
 	}
 	defer d.starting.Unlock()
 	d.mu.Lock()
 	held := len(d.tasks)
 	d.mu.Unlock()
 	if held > 0 {
-		return errors.New("the plugin holds tasks and cannot be configured again")
+		return errors.New("cannot reconfigure the plugin while it has tasks")
 	}
 	now := &setup{settings: s, config: cfg, pool: pool}
 	if now.engine, err = newEngine(s); err != nil {
@@ -174,8 +172,8 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 	return nil
 }
 
-// newInstance makes an instance of the decorated driver and passes its events on. It ends
-// with the context.
+// newInstance makes an instance of the decorated driver, bound to the context, and
+// forwards its events.
 func (d *Driver) newInstance(ctx context.Context, s *setup) (drivers.DriverPlugin, error) {
 	inner, err := d.newDriver(ctx, s.Engine, d.logger)
 	if err != nil {
@@ -209,35 +207,30 @@ func (d *Driver) newInstance(ctx context.Context, s *setup) (drivers.DriverPlugi
 	return inner, nil
 }
 
-// first returns the instance that starts tasks, or, before SetConfig, one that
-// can answer questions which need no configuration.
 func (d *Driver) first() drivers.DriverPlugin {
 	if s := d.setup.Load(); s != nil {
 		return s.primary
 	}
-	inner, err := d.passing(engine.Docker)
+	inner, err := d.queryInstance(engine.Docker)
 	if err != nil {
 		panic(err) // the name is a constant
 	}
 	return inner
 }
 
-// passing makes an instance of a decorated driver that answers questions about itself and
-// leaves nothing behind that runs.
-func (d *Driver) passing(name string) (drivers.DriverPlugin, error) {
+func (d *Driver) queryInstance(name string) (drivers.DriverPlugin, error) {
 	ctx, stop := context.WithCancel(d.ctx)
 	stop()
 	return d.newDriver(ctx, name, d.logger)
 }
 
-// Capabilities are the decorated driver's.
 func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 	return d.first().Capabilities()
 }
 
-// Fingerprint passes the decorated driver's fingerprints on under our name and
-// adds static attributes. Live figures never go there: a changed attribute
-// re-registers the node and costs an evaluation of every job on it.
+// Fingerprint forwards the decorated driver's fingerprints under Ebbtide's name, with
+// static attributes. Live figures do not belong there: a changed attribute re-registers
+// the node and costs an evaluation of every job on it.
 func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, error) {
 	s := d.setup.Load()
 	if s == nil {
@@ -250,7 +243,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 	out := make(chan *drivers.Fingerprint)
 	go func() {
 		defer close(out)
-		for fp := range in { // to its end, for a sender does not give up
+		for fp := range in { // drain it, as the sender blocks
 			select {
 			case out <- d.decorate(s, fp):
 			case <-ctx.Done():
@@ -260,7 +253,6 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 	return out, nil
 }
 
-// decorate rewrites a fingerprint of the decorated driver.
 func (d *Driver) decorate(s *setup, fp *drivers.Fingerprint) *drivers.Fingerprint {
 	attrs := make(map[string]*pstructs.Attribute)
 	own := "driver." + Name + "."
@@ -270,7 +262,7 @@ func (d *Driver) decorate(s *setup, fp *drivers.Fingerprint) *drivers.Fingerprin
 			attrs[key] = attr
 		}
 	} else {
-		// "driver.docker" itself would claim that the stock driver is there.
+		// "driver.docker" itself would announce the stock driver.
 		for key, attr := range fp.Attributes {
 			if key != "driver."+s.Engine {
 				attrs["driver."+Name+"."+trimDriver(key)] = attr
@@ -291,9 +283,9 @@ func (d *Driver) decorate(s *setup, fp *drivers.Fingerprint) *drivers.Fingerprin
 	return &drivers.Fingerprint{Attributes: attrs, Health: fp.Health, HealthDescription: fp.HealthDescription, Err: fp.Err}
 }
 
-// StartTask checks what the jobspec says to Ebbtide, lets the decorated driver
-// start the task and hands it to the control loop. A wrong option is an error
-// before anything starts; a failing control loop is not an error at all.
+// StartTask validates the jobspec's settings, has the decorated driver start the task
+// and adds it to the control loop. An invalid option is an error before the start; a
+// failing control loop is none.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	d.starting.RLock()
 	defer d.starting.RUnlock()
@@ -313,35 +305,35 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	d.learnNode(cfg)
 	if opts.Targets.QoE == 0 && cfg.AllocDir != "" {
 		if opts.Run, err = runKey(cfg); err != nil {
-			d.logger.Warn("what the task takes will not be known to its next run", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
+			d.logger.Warn("cannot identify comparable runs; the cost of this one will not be stored", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
 		}
 	}
 	if cfg.Env == nil {
 		cfg.Env = make(map[string]string)
 	}
-	// Python holds its output back when it is not a terminal; progress would
-	// arrive in blocks minutes apart.
+	// Python buffers output that is no terminal: progress would arrive in blocks
+	// minutes apart.
 	if _, ok := cfg.Env["PYTHONUNBUFFERED"]; !ok {
 		cfg.Env["PYTHONUNBUFFERED"] = "1"
 	}
 	if done := d.succeeded(s, cfg); done != nil {
 		return done, nil, nil
 	}
-	d.thawRemains(cfg)
+	d.thawStale(cfg)
 	adopted, err := d.adopt(cfg, opts)
 	if err != nil {
 		d.metrics.Restores.Count(err)
-		adopted = "begins anew, without the checkpoint of allocation " + opts.Adopt + ": " + err.Error()
+		adopted = "starts without the checkpoint of allocation " + opts.Adopt + ": " + err.Error()
 	}
-	d.witness(cfg, opts)
+	d.recordRestored(cfg, opts)
 	note, err := s.engine.Prepare(d.ctx, cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
 	}
-	d.introduce(files)
+	d.writeIdentity(files)
 	handle, network, err := s.primary.StartTask(cfg)
 	if err != nil {
-		d.disown(files.identity)
+		d.removeIdentity(files.identity)
 		return nil, nil, explainRuntime(cfg, err)
 	}
 	t := d.track(s, handle, s.primary)
@@ -363,7 +355,6 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	return handle, network, nil
 }
 
-// RecoverTask takes a task up again after a restart of the plugin or the agent.
 func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	d.starting.RLock()
 	defer d.starting.RUnlock()
@@ -385,15 +376,15 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 		if rec, lerr := private.Load(handle.Config.AllocDir, handle.Config.Name); lerr != nil || rec.Objective == nil {
 			return rerr
 		}
-		// It has ended as asked, and what it ran in is gone.
+		// It has ended as requested, and its container or executor is gone.
 		d.track(s, handle, finished{}).succeeded.Store(true)
 		return nil
 	}
 	d.learnNode(handle.Config)
 	t := d.track(s, handle, s.primary)
 	if err != nil {
-		// It was accepted by an earlier version: the task runs on, without us. If it is
-		// frozen that still has to end.
+		// Accepted by an earlier version: the task runs on uncontrolled, but a freeze
+		// must still end.
 		d.logger.Warn("recovered task has options that this version does not accept; it is not controlled",
 			"task", handle.Config.Name, "alloc_id", handle.Config.AllocID, "error", err)
 		if opts != nil {
@@ -407,8 +398,8 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	return nil
 }
 
-// supervise hands a running task to the control loop. It never fails: what goes
-// wrong here is logged and shown, and the task runs as plain Nomad would run it.
+// supervise adds a running task to the control loop. It never fails: errors are logged
+// and shown, and the task runs as under plain Nomad.
 func (d *Driver) supervise(t *task, opts *options.Task, recovered bool) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
@@ -459,7 +450,7 @@ func (d *Driver) supervise(t *task, opts *options.Task, recovered bool) {
 	if r := cfg.Resources; r != nil && r.LinuxResources != nil {
 		ct.Shares = t.setup.shares(cfg)
 		if r.LinuxResources.CpusetCpus != "" {
-			// Tasks with `cores` own their CPUs; there is nothing to share.
+			// Tasks with `cores` own their CPUs; nothing is shared.
 			log.Debug("task has cores of its own and is not limited")
 			ct.Pinned = cpusetSize(r.LinuxResources.CpusetCpus)
 			ct.Limited = false
@@ -468,7 +459,6 @@ func (d *Driver) supervise(t *task, opts *options.Task, recovered bool) {
 	t.setup.controller.Add(ct)
 }
 
-// cgroup finds a task's cgroup by its process and the name that the engine gave it.
 func (d *Driver) cgroup(cfg *drivers.TaskConfig, t *task, pid int, recovered bool) (control.Cgroup, error) {
 	id, err := t.setup.engine.CgroupName(t.handle)
 	if err != nil {
@@ -479,8 +469,7 @@ func (d *Driver) cgroup(cfg *drivers.TaskConfig, t *task, pid int, recovered boo
 		return nil, err
 	}
 	if !recovered && cg.Version() == 2 {
-		// Runtimes differ in how they turn shares into a weight: see which
-		// way this one did it, before we change the weight.
+		// Detect the runtime's conversion of shares before changing the weight.
 		if w, err := cg.Weight(); err == nil {
 			cg.SetConversion(limits.Detect(2, t.setup.shares(cfg), w))
 		}
@@ -488,7 +477,6 @@ func (d *Driver) cgroup(cfg *drivers.TaskConfig, t *task, pid int, recovered boo
 	return cg, nil
 }
 
-// shares are the CPU shares that Nomad's drivers give a task.
 func (s *setup) shares(cfg *drivers.TaskConfig) uint64 {
 	if cfg.Resources == nil || cfg.Resources.LinuxResources == nil {
 		return limits.MinShares
@@ -496,8 +484,8 @@ func (s *setup) shares(cfg *drivers.TaskConfig) uint64 {
 	return plan.NomadShares(cfg.Resources.LinuxResources.CPUShares, int64(s.config.AgentConfig.Compute().TotalCompute))
 }
 
-// learnNode remembers the Nomad node's ID and where its allocations are, which the plugin
-// is told only with a task.
+// learnNode stores the Nomad node's ID and the directory of its allocations, which the
+// plugin learns only with a task.
 func (d *Driver) learnNode(cfg *drivers.TaskConfig) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -509,14 +497,12 @@ func (d *Driver) learnNode(cfg *drivers.TaskConfig) {
 	}
 }
 
-// node returns the ID of the Nomad node, "" while it is not known.
 func (d *Driver) node() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.nodeID
 }
 
-// emit sends an event of ours to Nomad.
 func (d *Driver) emit(ev publish.Event) {
 	err := d.events.EmitEvent(&drivers.TaskEvent{
 		TaskID:      ev.TaskID,
@@ -534,13 +520,13 @@ func (d *Driver) emit(ev publish.Event) {
 	d.metrics.EventsSent.Inc()
 }
 
-// withoutReaper turns the decorated docker driver's own reaper off. It knows the
-// containers of one instance only, and of a driver named ebbtide it would remove
-// those that stock Nomad has started; see reap for ours.
+// withoutReaper disables the decorated docker driver's reaper, which knows only one
+// instance's containers and, in a driver named ebbtide, would remove stock Nomad's. See
+// reap.
 func withoutReaper(config map[string]any) map[string]any {
 	gc, ok := config["gc"].(map[string]any)
 	if !ok {
-		return config // the exec driver has no such thing
+		return config
 	}
 	config, gc = maps.Clone(config), maps.Clone(gc)
 	gc["dangling_containers"] = map[string]any{"enabled": false, "period": "5m", "creation_grace": "5m", "dry_run": false}
@@ -548,7 +534,6 @@ func withoutReaper(config map[string]any) map[string]any {
 	return config
 }
 
-// newEngine makes the engine from the settings.
 func newEngine(s *settings) (engine.Engine, error) {
 	if s.Engine == engine.Exec {
 		return engine.NewExec(), nil

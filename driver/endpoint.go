@@ -17,14 +17,14 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress/prometheus"
 )
 
-// reach says where a task's metrics endpoint may be. It goes by the ports and the network
-// that Nomad tells the driver and by where the task's process is, not by the environment,
-// which the job can set. handle may be nil while nothing is connected to.
+// reach limits a task's metrics endpoint to the ports and the network that Nomad tells
+// the driver and the namespace of the task's process. The environment, which the job
+// can set, is ignored. handle may be nil before a connection.
 func (s *setup) reach(cfg *drivers.TaskConfig, handle *drivers.TaskHandle) *prometheus.Reach {
 	r := &prometheus.Reach{Ports: hostPorts(cfg.Resources)}
 	switch iso := cfg.NetworkIsolation; {
 	case s.Engine == engine.Docker:
-		// The job chooses its container's network; what it says can only restrict it.
+		// The job chooses its container's network, which can only restrict it.
 		var config struct {
 			NetworkMode string `codec:"network_mode"`
 		}
@@ -37,13 +37,12 @@ func (s *setup) reach(cfg *drivers.TaskConfig, handle *drivers.TaskHandle) *prom
 	return r
 }
 
-// hostPorts are the ports of the host that Nomad has given an allocation, or a task.
 func hostPorts(r *drivers.Resources) (all []prometheus.Port) {
 	if r == nil {
 		return nil
 	}
 	add := func(ip string, host, inside int) {
-		addr, _ := netip.ParseAddr(ip) // the zero one is an address that is not known
+		addr, _ := netip.ParseAddr(ip) // zero if unknown
 		all = append(all, prometheus.Port{Host: netip.AddrPortFrom(addr, uint16(host)), Inside: uint16(inside)})
 	}
 	if r.Ports != nil {
@@ -65,7 +64,6 @@ func hostPorts(r *drivers.Resources) (all []prometheus.Port) {
 	return all
 }
 
-// openNamespace opens the network namespace of a running task's process.
 func openNamespace(ctx context.Context, e engine.Engine, handle *drivers.TaskHandle) (*os.File, error) {
 	before, err := e.Inspect(ctx, handle)
 	if err != nil {
@@ -78,7 +76,7 @@ func openNamespace(ctx context.Context, e engine.Engine, handle *drivers.TaskHan
 	if err != nil {
 		return nil, err
 	}
-	// The process may have ended, and its number be another's, before it was opened.
+	// The process may have exited, and its pid been reused, before the open.
 	now, err := e.Inspect(ctx, handle)
 	if err == nil && (!now.Running || now.PID != before.PID) {
 		err = engine.ErrGone

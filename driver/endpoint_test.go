@@ -19,13 +19,12 @@ import (
 
 func TestReach(t *testing.T) {
 	under := func(name string, finds ...found) *setup {
-		return &setup{settings: &settings{Settings: &config.Settings{Engine: name}}, engine: &world{finds: finds}}
+		return &setup{settings: &settings{Settings: &config.Settings{Engine: name}}, engine: &fakeEngine{finds: finds}}
 	}
 	cfg := taskConfig(t, map[string]any{"network_mode": "host"}, nil)
 	must.Eq(t, &prometheus.Reach{}, under(engine.Exec).reach(cfg, nil))
 	must.Eq(t, &prometheus.Reach{}, under(engine.Docker).reach(cfg, nil), must.Sprint("a container in the host's network"))
 
-	// What the job says in its environment counts for nothing.
 	cfg.Env["NOMAD_ADDR_http"], cfg.Env["NOMAD_PORT_http"] = "127.0.0.1:4646", "4646"
 	cfg.Resources = &drivers.Resources{
 		Ports: &structs.AllocatedPorts{
@@ -57,7 +56,6 @@ func TestReach(t *testing.T) {
 	cfg.NetworkIsolation = &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: "/proc/self/ns/net"}
 	opens(under(engine.Exec).reach(cfg, nil))
 
-	// A container is where its process is.
 	cfg = taskConfig(t, nil, nil)
 	runs := found{State: engine.State{Running: true, PID: os.Getpid()}}
 	opens(under(engine.Docker, runs).reach(cfg, nil))
@@ -72,7 +70,6 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// A task whose endpoint is not its own is not started.
 func TestEndpointIsRefusedBeforeStart(t *testing.T) {
 	d, first, _, _ := waiting(t, found{err: engine.ErrGone})
 	first.started = make(chan *drivers.TaskConfig, 1)

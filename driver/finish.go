@@ -16,30 +16,29 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// What happens when a task reaches a target (TRADL).
+// Actions at a task's targets (TRADL).
 //
-// At the acceptable target the job may want a signal, to save its best
-// parameters. At the objective the task is stopped and has succeeded: towards
-// Nomad it exits with 0, whatever its process returns, so that it is complete
-// and neither restarted nor rescheduled. The order makes that hold whichever process
-// dies, at any time:
+// At the acceptable target the job may request a signal, to save its best parameters.
+// At the objective the task is stopped and has succeeded: its exit code is 0 for Nomad,
+// whatever its process returns, so that it is complete and neither restarted nor
+// rescheduled. This order makes it hold whichever process dies:
 //
 //  1. The target is recorded, where the task cannot write.
 //  2. The task is asked to stop, and killed after its grace.
 //  3. Its end is reported with exit code 0, because of the record.
 //
-// A plugin or an agent that comes back between 1 and 3 goes on at 2. If the task's
-// process has ended by then and Nomad starts the task again, the driver does not: it
-// has succeeded.
+// A plugin or agent restarted between 1 and 3 continues at 2. If the process has ended
+// by then and Nomad restarts the task, the driver does not start it: it has succeeded.
 
-// targetReached acts on a target. It is called once for each, outside the control loop.
+// targetReached acts on a target. It is called once per target, outside the control
+// loop.
 func (d *Driver) targetReached(t *task, act options.Actions, at target.Reached) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
 	t.records.Lock()
 	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	if err != nil {
-		log.Warn("what was known of the task's targets is lost", "error", err)
+		log.Warn("cannot read the record of the task's targets", "error", err)
 	}
 	if at.State == policy.Objective {
 		rec.Objective = &at
@@ -47,8 +46,8 @@ func (d *Driver) targetReached(t *task, act options.Actions, at target.Reached) 
 		rec.Run, rec.Acceptable = cfg.ID, &at
 	}
 	if err := rec.Save(cfg.AllocDir, cfg.Name); err != nil {
-		// Only a plugin that is restarted before the end will not know.
-		log.Error("the target is acted on, but cannot be recorded", "error", err)
+		// It is lost only if the plugin restarts before the end.
+		log.Error("cannot record the reached target; acting on it nevertheless", "error", err)
 	}
 	t.records.Unlock()
 	if at.State == policy.Objective {
@@ -60,15 +59,14 @@ func (d *Driver) targetReached(t *task, act options.Actions, at target.Reached) 
 	}
 	if err := t.instance().SignalTask(cfg.ID, act.Signal); err != nil {
 		log.Warn("cannot send the task the signal of its acceptable target", "signal", act.Signal, "error", err)
-		d.say(t, "signal-failed", fmt.Sprintf("%s could not be sent at the acceptable target: %v", act.Signal, err), nil)
+		d.say(t, "signal-failed", fmt.Sprintf("cannot send %s at the acceptable target: %v", act.Signal, err), nil)
 	}
 }
 
-// finish stops a task that has succeeded. It retries on errors: Docker may be down for
-// a while.
+// finish stops a task that has succeeded, with retries: Docker may be down for a while.
 func (d *Driver) finish(t *task, act options.Actions) {
 	t.succeeded.Store(true)
-	d.releaseMove(t, "it has reached its objective, and is not moved any more")
+	d.releaseMove(t, "it has reached its objective and will not be moved")
 	cfg := t.handle.Config
 	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
 		err := t.instance().StopTask(cfg.ID, act.Grace, act.StopSignal)
@@ -87,16 +85,14 @@ func (d *Driver) finish(t *task, act options.Actions) {
 	}
 }
 
-// resumeTargets returns the target that the task had reached before this process, and
-// completes what was begun then.
 func (d *Driver) resumeTargets(t *task, opts *options.Task) policy.TargetState {
 	cfg := t.handle.Config
 	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	switch {
 	case err != nil:
-		d.logger.Warn("what was known of the task's targets is lost", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
+		d.logger.Warn("cannot read the record of the task's targets", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
 	case rec.Objective != nil:
-		t.succeeded.Store(true) // before its result is asked for
+		t.succeeded.Store(true) // before its result is requested
 		go d.finish(t, opts.Act)
 		return policy.Objective
 	case rec.Acceptable != nil && rec.Run == cfg.ID:
@@ -105,8 +101,8 @@ func (d *Driver) resumeTargets(t *task, opts *options.Task) policy.TargetState {
 	return policy.InTraining
 }
 
-// succeeded returns a handle for a task that is not to be started, because its
-// allocation has reached the objective before; nil for any other.
+// succeeded returns a handle for a task that must not start because its allocation has
+// reached the objective; nil for any other.
 func (d *Driver) succeeded(s *setup, cfg *drivers.TaskConfig) *drivers.TaskHandle {
 	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	if err != nil || rec.Objective == nil {
@@ -117,16 +113,14 @@ func (d *Driver) succeeded(s *setup, cfg *drivers.TaskConfig) *drivers.TaskHandl
 	handle.State = drivers.TaskStateRunning
 	t := d.track(s, handle, finished{})
 	t.succeeded.Store(true)
-	d.say(t, "already-complete", fmt.Sprintf("not started again: it has reached its objective, %s = %.6g, at %s",
+	d.say(t, "already-complete", fmt.Sprintf("not restarted: it has reached its objective, %s = %.6g, at %s",
 		rec.Objective.Metric, rec.Objective.Value, rec.Objective.Time.UTC().Format(time.RFC3339)), nil)
 	return handle
 }
 
-// handleVersion is the version of a handle without a decorated driver's state.
 const handleVersion = 1
 
-// finished stands for the decorated driver of tasks that have succeeded and whose
-// processes have ended.
+// finished replaces the decorated driver for tasks that have succeeded and ended.
 type finished struct{ drivers.DriverPlugin }
 
 func (finished) WaitTask(context.Context, string) (<-chan *drivers.ExitResult, error) {

@@ -20,8 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// ending is a driver with a task in a real allocation directory.
-func ending(t *testing.T) (d *Driver, first *inner, held *task, messages <-chan string) {
+func ending(t *testing.T) (d *Driver, first *fakeDriver, held *task, messages <-chan string) {
 	d, first, _, messages = waiting(t, found{State: engine.State{Running: true, PID: 1}})
 	first.stopped = make(chan string, 10)
 	first.signals = make(chan string, 10)
@@ -33,7 +32,6 @@ func ending(t *testing.T) (d *Driver, first *inner, held *task, messages <-chan 
 
 var objective = target.Reached{State: policy.Objective, Metric: "loss", Value: 0.1, Target: 0.1, Step: new(float64), Time: time.Unix(1, 0).UTC()}
 
-// record is what is remembered of the task.
 func remembered(t *testing.T, held *task) private.Record {
 	rec, err := private.Load(held.handle.Config.AllocDir, "task")
 	must.NoError(t, err)
@@ -67,11 +65,11 @@ func TestAcceptableSendsItsSignal(t *testing.T) {
 
 	first.refuse = errors.New("no such process")
 	d.targetReached(held, options.Actions{Signal: "SIGUSR1"}, at)
-	message(t, messages, "SIGUSR1 could not be sent")
+	message(t, messages, "cannot send SIGUSR1")
 	must.Eq(t, 0, len(first.stopped))
 }
 
-// The plugin or the agent dies after the record was written: the next one goes on.
+// The plugin or the agent dies after writing the record: the next one continues.
 func TestObjectiveIsResumed(t *testing.T) {
 	d, first, held, _ := ending(t)
 	must.NoError(t, private.Record{Objective: &objective}.Save(held.handle.Config.AllocDir, "task"))
@@ -83,7 +81,6 @@ func TestObjectiveIsResumed(t *testing.T) {
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
 }
 
-// A stop that fails is tried again, until the task has ended by itself.
 func TestStopIsTriedAgain(t *testing.T) {
 	d, first, held, _ := ending(t)
 	first.refuse = errors.New("the daemon is away")
@@ -101,7 +98,6 @@ func TestStopIsTriedAgain(t *testing.T) {
 	<-done
 }
 
-// What was left of the task is gone: Nomad starts it anew, or tries to recover it.
 func TestFinishedTaskIsNotStartedAgain(t *testing.T) {
 	d, first, held, messages := ending(t)
 	dir := held.handle.Config.AllocDir
@@ -112,7 +108,7 @@ func TestFinishedTaskIsNotStartedAgain(t *testing.T) {
 	handle, _, err := d.StartTask(cfg)
 	must.NoError(t, err)
 	must.Eq(t, cfg, handle.Config)
-	message(t, messages, "not started again: it has reached its objective, loss = 0.1")
+	message(t, messages, "not restarted: it has reached its objective, loss = 0.1")
 	checkFinished(t, d, "alloc/task/2")
 
 	first.refuse = errors.New("container is gone")
@@ -143,7 +139,7 @@ func checkFinished(t *testing.T, d *Driver, id string) {
 	must.NoError(t, d.DestroyTask(id, true))
 }
 
-// A disk that is full loses the memory, not the sequence.
+// On a full disk only the record is lost.
 func TestObjectiveWithoutARecord(t *testing.T) {
 	d, first, held, _ := ending(t)
 	must.NoError(t, os.WriteFile(filepath.Join(held.handle.Config.AllocDir, ".ebbtide"), nil, 0o600))
@@ -156,7 +152,7 @@ func TestObjectiveWithoutARecord(t *testing.T) {
 	must.Eq(t, policy.InTraining, d.resumeTargets(held, &options.Task{}))
 }
 
-// A task whose own directory would be the one that is kept from tasks is not started.
+// A task named like the private directory is not started.
 func TestStartTask_name(t *testing.T) {
 	d, _, _, _ := waiting(t, found{err: engine.ErrGone})
 	for _, name := range []string{".", "..", ".ebbtide"} {

@@ -19,20 +19,20 @@ import (
 	"github.com/ebbtide/ebbtide/driver/options"
 )
 
-// visibleDevices is the variable by which NVIDIA's container runtime gives a card.
+// visibleDevices is the variable by which NVIDIA's container runtime provides a card.
 const visibleDevices = "NVIDIA_VISIBLE_DEVICES"
 
-// noShareNotice begins the event of a task that has its card as it would have it without us.
+// noShareNotice begins the event of a task that has its card without a share.
 const noShareNotice = "GPU: the job runs without a share of the memory: "
 
-// injectGPUShare gives a task what belongs to its seat on a card, of which the device plugin tells in a
-// variable. That is taken out of the environment. What speaks against a share of the card's
-// memory is no reason against the task: injectGPUShare returns it for people. Only a wish that no
-// moment could fulfil is an error.
+// injectGPUShare adds the mounts and environment of a task's seat on a card, which the
+// device plugin describes in a variable; the variable itself is removed. A reason
+// against sharing is returned as a note; only an unsatisfiable request is an error.
 //
-// It does so at every start, for Nomad forgets a device's mounts with its agent.
+// It is done at every start, because Nomad's agent forgets a device's mounts on
+// restart.
 //
-// files are those by which plugin and driver tell each other of the task.
+// files are exchanged with the device plugin.
 func injectGPUShare(cfg *drivers.TaskConfig, engineName string) (notes []string, files gpuFiles, err error) {
 	// Not from Env: there a job could name any file of the host for us to mount.
 	text, seated := cfg.DeviceEnv[handoff.Variable]
@@ -47,20 +47,20 @@ func injectGPUShare(cfg *drivers.TaskConfig, engineName string) (notes []string,
 		return notes, gpuFiles{}, nil
 	}
 	if _, byRuntime := cfg.DeviceEnv[visibleDevices]; byRuntime && engineName == engine.Exec {
-		notes = append(notes, `GPU: the exec engine has no NVIDIA runtime that would bring the card; set inject = "devices" in the configuration of the plugin ebbtide-gpu`)
+		notes = append(notes, `GPU: the exec engine has no NVIDIA runtime to provide the card; set inject = "devices" in the configuration of the plugin ebbtide-gpu`)
 	}
 	s, err := handoff.Decode(text)
 	if err != nil {
 		return append(notes, noShareNotice+err.Error()), gpuFiles{}, nil
 	}
-	if err := checkWish(meta, s); err != nil {
+	if err := checkMemory(meta, s); err != nil {
 		return nil, gpuFiles{}, err
 	}
 	if s.Notice != "" {
 		notes = append(notes, noShareNotice+s.Notice)
 	}
 	if s.Unparked != "" {
-		notes = append(notes, "GPU: nobody's memory makes room for others on this node: "+s.Unparked)
+		notes = append(notes, "GPU: memory cannot be parked on this node: "+s.Unparked)
 	}
 	for _, m := range s.Mounts() {
 		if at := covered(cfg.Mounts, m.Task); at != "" {
@@ -68,7 +68,7 @@ func injectGPUShare(cfg *drivers.TaskConfig, engineName string) (notes []string,
 		}
 	}
 	mounts := s.Mounts()
-	if loader := s.Loader(); s.Shares() && hasRoomFor(cfg, engineName, loader) {
+	if loader := s.Loader(); s.Shares() && canMount(cfg, engineName, loader) {
 		mounts = append(mounts, loader)
 	}
 	for _, m := range mounts {
@@ -88,45 +88,43 @@ func injectGPUShare(cfg *drivers.TaskConfig, engineName string) (notes []string,
 	return notes, files, nil
 }
 
-// gpuFiles are the files by which plugin and driver tell each other of a task with a seat.
+// gpuFiles are exchanged between the device plugin and the driver, for a task with a
+// seat.
 type gpuFiles struct {
 	report   string // how it fares; "" = there is none
 	identity string // what it is; "" = nobody asks
 	is       handoff.Identity
 }
 
-// introduce tells the plugin what a task is. Without that its processes are asked.
-func (d *Driver) introduce(f gpuFiles) {
+func (d *Driver) writeIdentity(f gpuFiles) {
 	if f.identity == "" {
 		return
 	}
 	if err := handoff.WriteIdentity(f.identity, f.is); err != nil {
-		d.logger.Warn("the GPU plugin believes what a task says of itself", "error", err)
+		d.logger.Warn("cannot write the task's identity; the GPU plugin has to trust the task's own", "error", err)
 	}
 }
 
-// disown removes what introduce has written, if anything.
-func (d *Driver) disown(identity string) {
+func (d *Driver) removeIdentity(identity string) {
 	if identity == "" {
 		return
 	}
 	if err := handoff.RemoveIdentity(identity); err != nil {
-		d.logger.Warn("a file about a task that is gone is left", "error", err)
+		d.logger.Warn("cannot remove the identity file of an ended task", "error", err)
 	}
 }
 
-// ignoredOptions says which wishes are of no use to a task without a seat.
 func ignoredOptions(meta map[string]string) []string {
 	keys := options.WithoutSeat(meta)
 	if len(keys) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("GPU: without effect: %s; the task has no seat that is shared (resources { device %q {} })", "meta."+strings.Join(keys, ", meta."), "nvidia/share")}
+	return []string{fmt.Sprintf("GPU: ignored: %s; the task has no shared seat (resources { device %q {} })", "meta."+strings.Join(keys, ", meta."), "nvidia/share")}
 }
 
-// checkWish refuses a task that wants more than its card has. What is no number has been
+// checkMemory refuses a task that wants more than its card has. What is no number has been
 // refused before.
-func checkWish(meta map[string]string, s handoff.Handoff) error {
+func checkMemory(meta map[string]string, s handoff.Handoff) error {
 	wish, err := strconv.ParseInt(meta[options.KeyGPUMemory], 10, 64)
 	if err != nil || s.MemoryMiB == 0 || wish <= s.MemoryMiB {
 		return nil
@@ -134,14 +132,14 @@ func checkWish(meta map[string]string, s handoff.Handoff) error {
 	return fmt.Errorf("meta.%s: must be at most %d, the card's memory in MiB, got %d", options.KeyGPUMemory, s.MemoryMiB, wish)
 }
 
-// hasRoomFor says whether a file can be mounted without taking the place of one of the task's
+// canMount says whether a file can be mounted without taking the place of one of the task's
 // own, as far as that can be seen: of an image it cannot.
-func hasRoomFor(cfg *drivers.TaskConfig, engineName string, m handoff.Mount) bool {
+func canMount(cfg *drivers.TaskConfig, engineName string, m handoff.Mount) bool {
 	if _, err := os.Stat(m.Host); err != nil {
 		return false // the plugin is of an earlier version
 	}
 	if engineName == engine.Exec {
-		// An empty one is what is left of a mount of before.
+		// An empty file is left from an earlier mount.
 		if own, err := os.Lstat(filepath.Join(cfg.TaskDir().Dir, m.Task)); err == nil && own.Size() > 0 {
 			return false
 		}
@@ -153,8 +151,8 @@ func hasRoomFor(cfg *drivers.TaskConfig, engineName string, m handoff.Mount) boo
 	return !own
 }
 
-// covered returns where a volume is mounted in which nothing can be mounted at a path,
-// because it can only be read and has nothing there; "" if there is none.
+// covered returns the mount point of a read-only volume in which nothing can be mounted
+// at path; "" if there is none.
 func covered(mounts []*drivers.MountConfig, path string) string {
 	for _, m := range mounts {
 		rest, inside := within(m, path)
@@ -168,13 +166,13 @@ func covered(mounts []*drivers.MountConfig, path string) string {
 	return ""
 }
 
-// within returns what is left of a path in the task beneath a mount, and whether it is there.
+// within returns the part of a task's path beneath a mount, and whether it is beneath.
 func within(m *drivers.MountConfig, path string) (rest string, inside bool) {
 	rest, err := filepath.Rel(m.TaskPath, path)
 	return rest, err == nil && !strings.HasPrefix(rest, "..")
 }
 
-// explainRuntime says what to do when Docker does not know the runtime that brings a card.
+// explainRuntime adds advice if Docker does not know the runtime that provides a card.
 func explainRuntime(cfg *drivers.TaskConfig, err error) error {
 	if _, ok := cfg.DeviceEnv[visibleDevices]; !ok || !strings.Contains(err.Error(), "requested docker runtime") {
 		return err

@@ -33,7 +33,6 @@ func seated(t *testing.T, s handoff.Handoff, env map[string]string, mounts ...*d
 
 var ours = handoff.Handoff{Preload: "/opt/lib.so", Gate: "/run/gate", MemoryMiB: 81920, WaitMS: 5000}
 
-// The loader's file does not take the place of one of the task's own.
 func TestInjectGPUShare_loader(t *testing.T) {
 	theirs := ours
 	theirs.Gate = t.TempDir()
@@ -87,19 +86,18 @@ func TestInjectGPUShare(t *testing.T) {
 	cfg = seated(t, old, nil)
 	notes, _, err = injectGPUShare(cfg, engine.Docker)
 	must.NoError(t, err)
-	must.Eq(t, []string{"GPU: nobody's memory makes room for others on this node: the driver is of version 535.54; it must be 575.57 or later"}, notes)
+	must.Eq(t, []string{"GPU: memory cannot be parked on this node: the driver is of version 535.54; it must be 575.57 or later"}, notes)
 	must.Len(t, 2, cfg.Mounts, must.Sprint("it has its share all the same"))
 }
 
-// What speaks against a share of the memory does not speak against the task.
-func TestInjectGPUShare_alone(t *testing.T) {
+func TestInjectGPUShare_noShare(t *testing.T) {
 	readOnly := &drivers.MountConfig{TaskPath: "/run", HostPath: t.TempDir(), Readonly: true}
 	for want, cfg := range map[string]*drivers.TaskConfig{
-		"GPU: the job runs without a share of the memory: there is no gate":                               seated(t, handoff.Handoff{Notice: "there is no gate"}, nil),
-		"GPU: the job runs without a share of the memory: reading EBBTIDE_GPU_HANDOFF: invalid":           {DeviceEnv: map[string]string{handoff.Variable: "{]"}},
-		"memory: reading EBBTIDE_GPU_HANDOFF: memory_mib: must be ≥ 0":                                    {DeviceEnv: map[string]string{handoff.Variable: `{"notice":"x","memory_mib":-1}`}},
-		"memory: /run/ebbtide cannot be mounted in the task's read-only volume at /run":                   seated(t, ours, nil, readOnly),
-		"GPU: without effect: meta.ebbtide_gpu_group, meta.ebbtide_gpu_memory; the task has no seat that": taskConfig(t, nil, map[string]string{"ebbtide_gpu_memory": "1", "ebbtide_gpu_group": "a", "ebbtide_priority": "1"}),
+		"GPU: the job runs without a share of the memory: there is no gate":                          seated(t, handoff.Handoff{Notice: "there is no gate"}, nil),
+		"GPU: the job runs without a share of the memory: reading EBBTIDE_GPU_HANDOFF: invalid":      {DeviceEnv: map[string]string{handoff.Variable: "{]"}},
+		"memory: reading EBBTIDE_GPU_HANDOFF: memory_mib: must be ≥ 0":                               {DeviceEnv: map[string]string{handoff.Variable: `{"notice":"x","memory_mib":-1}`}},
+		"memory: /run/ebbtide cannot be mounted in the task's read-only volume at /run":              seated(t, ours, nil, readOnly),
+		"GPU: ignored: meta.ebbtide_gpu_group, meta.ebbtide_gpu_memory; the task has no shared seat": taskConfig(t, nil, map[string]string{"ebbtide_gpu_memory": "1", "ebbtide_gpu_group": "a", "ebbtide_priority": "1"}),
 	} {
 		before := len(cfg.Mounts)
 		notes, _, err := injectGPUShare(cfg, engine.Docker)
@@ -112,14 +110,13 @@ func TestInjectGPUShare_alone(t *testing.T) {
 		}
 	}
 
-	// A place for it is there.
 	must.NoError(t, os.Mkdir(filepath.Join(readOnly.HostPath, "ebbtide"), 0o755))
 	notes, _, err := injectGPUShare(seated(t, ours, nil, readOnly), engine.Docker)
 	must.NoError(t, err)
 	must.SliceEmpty(t, notes)
 }
 
-// A job cannot have the host's files mounted by an environment of its own.
+// A job cannot have host files mounted by its own environment.
 func TestInjectGPUShare_forged(t *testing.T) {
 	text, err := handoff.Handoff{Preload: "/etc/shadow", Gate: "/root"}.Encode()
 	must.NoError(t, err)
@@ -131,7 +128,6 @@ func TestInjectGPUShare_forged(t *testing.T) {
 		must.SliceEmpty(t, cfg.Mounts)
 		must.MapEmpty(t, cfg.Env)
 	}
-	// The plugin gives its things itself: wishes do have an effect.
 	cfg := taskConfig(t, nil, map[string]string{"ebbtide_gpu_memory": "1"})
 	cfg.DeviceEnv = map[string]string{handoff.EnvGate: "/run/ebbtide/gate.sock"}
 	notes, _, err := injectGPUShare(cfg, engine.Docker)
@@ -147,7 +143,7 @@ func TestStartTask_wish(t *testing.T) {
 	must.ErrorContains(t, err, "meta.ebbtide_gaol: unknown key")
 }
 
-// Nomad forgets a device's mounts when its agent is started again, and keeps the environment.
+// Nomad forgets a device's mounts when its agent restarts, but keeps the environment.
 func TestStartTask_seat(t *testing.T) {
 	d, first, _, messages := waiting(t, found{err: engine.ErrGone})
 	first.started = make(chan *drivers.TaskConfig, 2)

@@ -13,16 +13,14 @@ import (
 	"github.com/ebbtide/ebbtide/driver/options"
 )
 
-// optionsEnv is the key in the environment of a handle's config (never in the
-// task's own environment) that carries the task's options.
+// optionsEnv is the key in the environment of a handle's config, never the task's, that
+// carries the task's options.
 //
-// Nomad's client keeps a handle on disk without the task's driver config. When
-// agent and plugin have both ended, that is all there is to recover the task
-// from. The decorated driver's own state in the handle is not touched, so that a
-// stock driver can recover the task too.
+// Nomad's client stores a handle without the task's driver config, and recovers from
+// the handle alone if agent and plugin have both ended. The decorated driver's state in
+// the handle is unchanged, so that a stock driver can recover the task, too.
 const optionsEnv = "EBBTIDE_TASK_OPTIONS"
 
-// withOptions returns a copy of a handle that carries the task's options.
 func withOptions(handle *drivers.TaskHandle, opts *options.Task) (*drivers.TaskHandle, error) {
 	data, err := json.Marshal(opts)
 	if err != nil {
@@ -36,9 +34,8 @@ func withOptions(handle *drivers.TaskHandle, opts *options.Task) (*drivers.TaskH
 	return h, nil
 }
 
-// takeOptions is the reverse: it returns a handle as the decorated driver made
-// it, and the task's options. A handle that does not carry them, because a stock
-// driver made it, has those of its config.
+// takeOptions is the inverse of withOptions. A handle without options, from a stock
+// driver, has those of its config.
 func takeOptions(handle *drivers.TaskHandle) (*drivers.TaskHandle, *options.Task, error) {
 	data, ok := handle.Config.Env[optionsEnv]
 	if !ok {

@@ -14,8 +14,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress"
 )
 
-// A handle as Nomad's client keeps it on disk: encoded without what is not
-// exported, that is without the task's driver config.
+// A handle as stored by Nomad's client: without unexported fields, so without the
+// task's driver config.
 func TestOptionsOutliveTheDriverConfig(t *testing.T) {
 	t.Parallel()
 	handle := drivers.NewTaskHandle(1)
@@ -33,7 +33,7 @@ func TestOptionsOutliveTheDriverConfig(t *testing.T) {
 	var back drivers.TaskHandle
 	must.NoError(t, base.MsgPackDecode(disk, &back))
 	_, err = readTaskOptions(back.Config)
-	must.Error(t, err) // what this is about
+	must.Error(t, err) // the reason for optionsEnv
 
 	inner, got, err := takeOptions(&back)
 	must.NoError(t, err)

@@ -24,48 +24,48 @@ import (
 	"github.com/ebbtide/ebbtide/driver/watchdog"
 )
 
-// How a task is prepared to be moved to another node. Nomad passes any name of a signal
-// to a driver, so that `nomad alloc signal` and the shim can ask for it:
+// Preparation of a task's move to another node. Nomad passes any signal name to a
+// driver, so `nomad alloc signal` and the shim can request it:
 //
 //	            EBBTIDE_CHECKPOINT            saved                 stopped
 //	  (runs) ─────────────────────► saving ─────────► ready ─────────────────► (ended)
 //	     ▲                            │               │  ▲ │
-//	     ├── not saved in time ◄──────┘               │  └─┘ EBBTIDE_CHECKPOINT:
-//	     └── EBBTIDE_RELEASE, or the lease has ended ◄┘    or EBBTIDE_RENEW: the lease
-//	                                                       begins anew
+//	     ├── not saved in time ◄──────┘               │  └─┘ EBBTIDE_CHECKPOINT
+//	     └── EBBTIDE_RELEASE, or the lease expires ◄──┘    or EBBTIDE_RENEW:
+//	                                                       renews the lease
 //
-//	saving  The task has what Nomad gave it of the CPU, and was sent its signal.
-//	ready   What it saved is there and does not change any more; the task is frozen, for
-//	        the lease at most. So it cannot end by itself while Nomad is told to move
-//	        it, which would run it a second time. Stopping it kills it without thawing.
+//	saving  The task has Nomad's limits, and was sent its signal.
+//	ready   Its checkpoint is complete and the task is frozen, for the lease at most,
+//	        so that it cannot end while Nomad moves it, which would run it twice.
+//	        Stopping it kills it without thawing.
 //
-// EBBTIDE_FREEZE freezes a task that goes on where it is: it asks nothing of the task, and
-// keeps it from ending while Nomad is told of a new version of its job.
+// EBBTIDE_FREEZE freezes a task without a move, so that it cannot end while its job
+// gets a new version.
 //
-// That a task may be frozen is recorded before it is asked to save, and a watchdog is
-// started: whatever becomes of this process, the task is thawed at the end of the lease.
-// A plugin that comes back takes the freeze over, or thaws the task if it was still saving.
+// The freeze is recorded and a watchdog started before the task is asked to save:
+// whatever happens to this process, the task is thawed when the lease expires. A
+// restarted plugin takes the freeze over, or thaws the task if it was still saving.
 const (
 	// SignalCheckpoint asks the driver to prepare a task's move.
 	SignalCheckpoint = "EBBTIDE_CHECKPOINT"
 	// SignalFreeze freezes a task briefly. It returns once the task is frozen.
 	SignalFreeze = "EBBTIDE_FREEZE"
-	// SignalRenew begins the lease of a frozen task anew. It is an error if the task is not
-	// frozen: it has run since, and has to save again.
+	// SignalRenew renews the lease of a frozen task. It is an error if the task is not
+	// frozen: it has run since and must save again.
 	SignalRenew = "EBBTIDE_RENEW"
-	// SignalRelease thaws a task, or calls the preparation of its move off.
+	// SignalRelease thaws a task, or cancels the preparation of its move.
 	SignalRelease = "EBBTIDE_RELEASE"
 )
 
 // move is the preparation of one task's move.
 type move struct {
-	// freezing is held while the task is frozen or thawed, with its record. It is taken
+	// freezing is held while the task is frozen or thawed, with its record. Lock order:
 	// before mu.
 	freezing sync.Mutex
 
 	mu    sync.Mutex
 	state string             // "", status.MoveSaving or status.MoveReady
-	stop  context.CancelFunc // ends the context of this preparation
+	stop  context.CancelFunc // cancels the context of this preparation
 	over  chan struct{}      // closed when state is "" again
 
 	// While it is ready.
@@ -76,7 +76,7 @@ type move struct {
 	thawed time.Time // the end of the last freeze
 }
 
-// freezer is what a move needs of a task's cgroup (limits.Cgroup).
+// freezer is the part of limits.Cgroup that a move needs.
 type freezer interface {
 	Freeze(context.Context) error
 	Thaw() error
@@ -84,7 +84,7 @@ type freezer interface {
 	FreezerDir() string
 }
 
-// begin begins a preparation. Its context ends with it. The caller holds mu.
+// begin begins a preparation, with a context that ends with it. The caller holds mu.
 func (m *move) begin(parent context.Context, shown status.Move) (ctx context.Context) {
 	ctx, m.stop = context.WithCancel(parent)
 	m.state, m.over = status.MoveSaving, make(chan struct{})
@@ -92,7 +92,7 @@ func (m *move) begin(parent context.Context, shown status.Move) (ctx context.Con
 	return ctx
 }
 
-// end ends the preparation, if there is one, and returns what it was. The caller holds mu.
+// end ends the preparation, if any, and returns its state. The caller holds mu.
 func (m *move) end() (was string) {
 	was, m.state = m.state, ""
 	if m.lease != nil {
@@ -108,15 +108,15 @@ func (m *move) end() (was string) {
 	return was
 }
 
-// callOff ends the preparation, if there is one, and returns it as it was. Unless was is
-// "" the caller thaws or kills the task, and unlocks freezing then.
-func (m *move) callOff() (was string, cg freezer, shown status.Move) {
+// cancel ends the preparation, if any, and returns it. Unless was is "" the caller
+// thaws or kills the task, then unlocks freezing.
+func (m *move) cancel() (was string, cg freezer, shown status.Move) {
 	m.mu.Lock()
 	if m.state == "" {
 		m.mu.Unlock()
 		return "", nil, status.Move{}
 	}
-	m.stop() // a freeze under way is given up
+	m.stop() // abort a freeze in progress
 	m.mu.Unlock()
 	m.freezing.Lock()
 	m.mu.Lock()
@@ -128,7 +128,7 @@ func (m *move) callOff() (was string, cg freezer, shown status.Move) {
 	return was, cg, shown
 }
 
-// thawing says whether the last freeze is still being ended. The caller holds mu.
+// thawing reports whether the last freeze is still being ended. The caller holds mu.
 func (m *move) thawing() bool {
 	if !m.freezing.TryLock() {
 		return true
@@ -138,19 +138,19 @@ func (m *move) thawing() bool {
 }
 
 const (
-	// freezeWithin bounds how long the kernel may take to freeze a task, and a watchdog
+	// freezeWithin bounds the time for the kernel to freeze a task, and for a watchdog
 	// to start.
 	freezeWithin = 5 * time.Second
-	// endsWithin is how long a process may take to end after it has saved, if it was sent
-	// a signal for which processes end. One that is alive after it has ignored that.
+	// endsWithin is how long a process may take to end after it has saved, if its
+	// signal usually ends processes. One alive after that has ignored it.
 	endsWithin = 10 * time.Second
 )
 
-// errCalledOff means that a preparation has ended while it was still going on.
-var errCalledOff = errors.New("it was called off")
+// errCanceled means that a preparation was canceled while in progress.
+var errCanceled = errors.New("the move was canceled")
 
 // prepareMove asks a task to save its state. It returns at once; events and the status
-// show the result.
+// report the result.
 func (d *Driver) prepareMove(t *task) error {
 	cfg := t.handle.Config
 	if err := mayFreeze(t); err != nil {
@@ -164,18 +164,18 @@ func (d *Driver) prepareMove(t *task) error {
 		return nil
 	case status.MoveReady:
 		if m.shown.State == status.MoveFrozen {
-			return fmt.Errorf("ebbtide: task %q is frozen briefly: ask again", cfg.Name)
+			return fmt.Errorf("ebbtide: task %q is frozen briefly: try again", cfg.Name)
 		}
 		return d.extendLease(t)
 	}
 	if m.thawing() {
-		return fmt.Errorf("ebbtide: task %q is still being thawed: ask again", cfg.Name)
+		return fmt.Errorf("ebbtide: task %q is still being thawed: try again", cfg.Name)
 	}
 	files, err := checkpoint.Open(*t.checkpoint, dirsOf(cfg))
 	if err != nil {
 		return fmt.Errorf("ebbtide: %w", err)
 	}
-	before, err := files.Look()
+	before, err := files.Scan()
 	if err != nil {
 		return errors.Join(fmt.Errorf("ebbtide: %w", err), files.Close())
 	}
@@ -187,19 +187,18 @@ func (d *Driver) prepareMove(t *task) error {
 	return nil
 }
 
-// mayFreeze returns why a task cannot be frozen.
 func mayFreeze(t *task) error {
 	switch name := t.handle.Config.Name; {
 	case t.checkpoint == nil:
-		return fmt.Errorf("ebbtide: task %q says nothing about how it saves its state: set checkpoint { path = … } in its config", name)
+		return fmt.Errorf("ebbtide: task %q has no checkpoint block: set checkpoint { path = … } in its config", name)
 	case t.stopping.Load() || t.succeeded.Load():
 		return fmt.Errorf("ebbtide: task %q is ending", name)
 	}
 	return nil
 }
 
-// freezeBriefly freezes a task that stays where it is. One that is ready to be moved is
-// frozen already.
+// freezeBriefly freezes a task without a move. One that is ready to move is frozen
+// already.
 func (d *Driver) freezeBriefly(t *task) error {
 	if err := mayFreeze(t); err != nil {
 		return err
@@ -212,7 +211,7 @@ func (d *Driver) freezeBriefly(t *task) error {
 		return d.extendLease(t)
 	case m.state == status.MoveSaving || m.thawing():
 		m.mu.Unlock()
-		return fmt.Errorf("ebbtide: task %q is about to be frozen or thawed: ask again", t.handle.Config.Name)
+		return fmt.Errorf("ebbtide: task %q is being frozen or thawed: try again", t.handle.Config.Name)
 	}
 	shown := status.Move{State: status.MoveFrozen, Step: status.Unknown()}
 	ctx := m.begin(t.setup.ctx, shown)
@@ -227,11 +226,10 @@ func (d *Driver) freezeBriefly(t *task) error {
 	if err == nil {
 		return nil
 	}
-	d.giveUp(ctx, t)
+	d.abort(ctx, t)
 	return fmt.Errorf("ebbtide: %w", err)
 }
 
-// renewFreeze begins the lease of a frozen task anew.
 func (d *Driver) renewFreeze(t *task) error {
 	m := &t.move
 	m.mu.Lock()
@@ -242,7 +240,6 @@ func (d *Driver) renewFreeze(t *task) error {
 	return d.extendLease(t)
 }
 
-// save prepares a task to be moved. If that fails, the task runs on.
 func (d *Driver) save(ctx context.Context, t *task, files *checkpoint.Files, before checkpoint.State) {
 	cfg := t.handle.Config
 	t.setup.controller.Moving(cfg.ID, saving())
@@ -251,20 +248,19 @@ func (d *Driver) save(ctx context.Context, t *task, files *checkpoint.Files, bef
 		d.metrics.Saves.Count(nil)
 		return
 	}
-	if !d.giveUp(ctx, t) {
+	if !d.abort(ctx, t) {
 		return
 	}
 	d.metrics.Saves.Count(err)
 	t.setup.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: status.Unknown(), Why: err.Error()})
-	d.say(t, "move-failed", fmt.Sprintf("not ready to be moved, and runs on: %v", err), nil)
+	d.say(t, "move-failed", fmt.Sprintf("cannot be moved, keeps running: %v", err), nil)
 }
 
-// saving is what is shown of a task while it saves.
 func saving() status.Move { return status.Move{State: status.MoveSaving, Step: status.Unknown()} }
 
-// giveUp ends a preparation that has failed. It returns false if another one ended it
-// before: that one has thawed the task and said why.
-func (d *Driver) giveUp(ctx context.Context, t *task) bool {
+// abort ends a failed preparation. It returns false if it was ended concurrently, with
+// the task thawed and the reason reported.
+func (d *Driver) abort(ctx context.Context, t *task) bool {
 	m := &t.move
 	m.freezing.Lock()
 	defer m.freezing.Unlock()
@@ -279,8 +275,8 @@ func (d *Driver) giveUp(ctx context.Context, t *task) bool {
 	return true
 }
 
-// saveAndFreeze asks a task to save, waits for the checkpoint and freezes the task at once:
-// steps that it does between the two it does twice. So all that takes time comes before.
+// saveAndFreeze asks a task to save, waits for the checkpoint and freezes the task at
+// once, since steps in between are repeated. So anything slow comes before.
 func (d *Driver) saveAndFreeze(ctx context.Context, t *task, files *checkpoint.Files, before checkpoint.State) error {
 	cfg, c := t.handle.Config, *t.checkpoint
 	step := d.lastStep(ctx, t)
@@ -298,7 +294,7 @@ func (d *Driver) saveAndFreeze(ctx context.Context, t *task, files *checkpoint.F
 	}
 	saved, err := files.Wait(within, before)
 	if err != nil {
-		return fmt.Errorf("%s was sent and waited for %v: %w", c.Signal, c.Timeout, err)
+		return fmt.Errorf("no checkpoint within %v of %s: %w", c.Timeout, c.Signal, err)
 	}
 	if c.Ends() && d.ends(within, t) {
 		cg = nil
@@ -306,16 +302,16 @@ func (d *Driver) saveAndFreeze(ctx context.Context, t *task, files *checkpoint.F
 	return d.freeze(ctx, t, cg, status.Move{State: status.MoveReady, Path: saved.Path, Bytes: saved.Bytes, Step: status.Number(step)})
 }
 
-// guard records that a task is going to be frozen, for some time at most, and starts a
-// watchdog that thaws it then. Without either the task must not be frozen.
+// guard records a coming freeze, of limited duration, and starts a watchdog that thaws
+// the task then. The task must not be frozen without both.
 func (d *Driver) guard(ctx context.Context, t *task, cg freezer, shown status.Move, most time.Duration) error {
 	t.move.freezing.Lock()
 	defer t.move.freezing.Unlock()
 	if ctx.Err() != nil {
-		return errCalledOff
+		return errCanceled
 	}
 	shown.Until = time.Now().Add(most)
-	if err := d.record(t, cg, shown); err != nil {
+	if err := d.recordMove(t, cg, shown); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, freezeWithin)
@@ -323,7 +319,7 @@ func (d *Driver) guard(ctx context.Context, t *task, cg freezer, shown status.Mo
 	return watchdog.Start(ctx, t.handle.Config.AllocDir, t.handle.Config.Name, t.handle.Config.ID)
 }
 
-// ends waits for a task to end that was asked to, and returns whether it has.
+// ends reports whether a task ends after its signal, within a bound.
 func (d *Driver) ends(ctx context.Context, t *task) bool {
 	ctx, cancel := context.WithTimeout(ctx, endsWithin)
 	defer cancel()
@@ -339,21 +335,21 @@ func (d *Driver) ends(ctx context.Context, t *task) bool {
 	}
 }
 
-// lastStep is the last one that a task has reported. A control loop that does not answer
-// delays nothing.
+// lastStep is the task's last reported step. A control loop that does not answer delays
+// nothing.
 func (d *Driver) lastStep(ctx context.Context, t *task) float64 {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	return t.setup.controller.Step(ctx, t.handle.Config.ID)
 }
 
-// freeze freezes the task, for the lease at most. Without a cgroup it has ended.
+// freeze freezes the task for its lease. Without a cgroup it has ended.
 func (d *Driver) freeze(ctx context.Context, t *task, cg freezer, shown status.Move) error {
 	m := &t.move
 	m.freezing.Lock()
 	defer m.freezing.Unlock()
 	if ctx.Err() != nil {
-		return errCalledOff
+		return errCanceled
 	}
 	if cg != nil {
 		within, cancel := context.WithTimeout(ctx, freezeWithin)
@@ -366,9 +362,9 @@ func (d *Driver) freeze(ctx context.Context, t *task, cg freezer, shown status.M
 	defer m.mu.Unlock()
 	var err error
 	if ctx.Err() != nil {
-		err = errCalledOff
+		err = errCanceled
 	} else if shown.Until = time.Now().Add(t.checkpoint.Lease); cg != nil {
-		err = d.record(t, cg, shown)
+		err = d.recordMove(t, cg, shown)
 	}
 	if err != nil {
 		if cg != nil {
@@ -388,27 +384,27 @@ func (d *Driver) freeze(ctx context.Context, t *task, cg freezer, shown status.M
 	return nil
 }
 
-// ready begins the lease. The caller holds mu.
+// ready starts the lease. The caller holds mu.
 func (d *Driver) ready(t *task, cg freezer, shown status.Move) {
 	m := &t.move
 	m.state, m.cgroup, m.shown = status.MoveReady, cg, shown
-	m.lease = time.AfterFunc(time.Until(shown.Until), func() { d.releaseMove(t, "no move came within its lease") })
+	m.lease = time.AfterFunc(time.Until(shown.Until), func() { d.releaseMove(t, "no move within the lease") })
 	t.setup.controller.Moving(t.handle.Config.ID, shown)
 }
 
-// extendLease begins the lease of a task that is ready anew, unless it has ended: then the
-// watchdog may have thawed the task. The caller holds mu.
+// extendLease renews the lease of a ready task, unless it has expired and the watchdog
+// may have thawed the task. The caller holds mu.
 func (d *Driver) extendLease(t *task) error {
 	m := &t.move
 	shown := m.shown
 	shown.Until = time.Now().Add(t.checkpoint.Lease)
-	ended := fmt.Errorf("ebbtide: the lease of task %q has just ended: ask again", t.handle.Config.Name)
+	ended := fmt.Errorf("ebbtide: the lease of task %q has just expired: try again", t.handle.Config.Name)
 	if !m.lease.Stop() {
 		return ended
 	}
 	var err error
 	if m.cgroup != nil {
-		err = d.record(t, m.cgroup, shown)
+		err = d.recordMove(t, m.cgroup, shown)
 	}
 	if err == nil && !time.Now().Before(m.shown.Until) {
 		err = ended
@@ -421,11 +417,11 @@ func (d *Driver) extendLease(t *task) error {
 	return err
 }
 
-// releaseMove thaws a task, or calls the preparation of its move off. It is no error if
-// there is none.
+// releaseMove thaws a task, or cancels the preparation of its move; no error if there
+// is none.
 func (d *Driver) releaseMove(t *task, why string) {
 	m := &t.move
-	was, cg, shown := m.callOff()
+	was, cg, shown := m.cancel()
 	if was == "" {
 		return
 	}
@@ -437,15 +433,13 @@ func (d *Driver) releaseMove(t *task, why string) {
 	}
 	m.freezing.Unlock()
 	if shown.State != status.MoveFrozen {
-		d.say(t, "released", "runs on: "+why, nil)
+		d.say(t, "released", "keeps running: "+why, nil)
 	}
 }
 
-// mayEnd says whether the task ends for the signal that makes it save, if it does not
-// handle it.
 func (t *task) mayEnd() bool { return t.checkpoint != nil && t.checkpoint.Ends() }
 
-// thaw thaws a frozen task. It retries on errors, since nothing else in this process would.
+// thaw thaws a frozen task, with retries, as nothing else in this process would.
 func (d *Driver) thaw(t *task, cg freezer) {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 30*time.Second) {
 		err := cg.Thaw()
@@ -464,38 +458,37 @@ func (d *Driver) thaw(t *task, cg freezer) {
 	d.erase(t)
 }
 
-// endFrozen kills the processes of a frozen task that is to be stopped: they would handle
-// no signal. They do not run before.
+// endFrozen kills the processes of a frozen task that is to be stopped, which could
+// handle no signal.
 func (d *Driver) endFrozen(t *task) {
-	was, cg, shown := t.move.callOff()
+	was, cg, shown := t.move.cancel()
 	if was == "" {
 		return
 	}
 	defer t.move.freezing.Unlock()
 	if was == status.MoveReady {
 		if shown.Path != "" {
-			d.leave(t, shown.Path)
+			d.recordLeft(t, shown.Path)
 		}
 		if cg != nil {
 			if err := cg.Kill(); err != nil {
-				d.logger.Warn("killing a frozen task", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
+				d.logger.Warn("cannot kill a frozen task", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
 			}
 		}
 	}
 	d.erase(t)
 }
 
-// erase takes back what was recorded: a task is not frozen, and will not be.
 func (d *Driver) erase(t *task) {
-	if err := d.remember(t, nil); err != nil {
+	if err := d.recordFreeze(t, nil); err != nil {
 		d.logger.Warn("the task is not frozen, but still recorded as such", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
 	}
 }
 
-// afterMove delays the result of a task that has saved and ended: Nomad would take it for
-// complete. If no move comes, it has failed, and Nomad starts it again. So has one that was
-// slow to end, was frozen meanwhile and ends now that it is thawed. The result of one that
-// ended just when it was frozen briefly is told when it is released.
+// afterMove delays the result of a task that has saved and ended, which Nomad would
+// take for complete. Without a move the task has failed, and Nomad restarts it;
+// likewise a task that was slow to end, was frozen, and ends once thawed. The result of
+// a briefly frozen task is returned on release.
 func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult {
 	m := &t.move
 	m.mu.Lock()
@@ -523,10 +516,9 @@ func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult
 	if code == 0 {
 		code = 1
 	}
-	return &drivers.ExitResult{ExitCode: code, Err: errors.New("it was asked to save its state to be moved, has ended, and was not moved: it goes on here")}
+	return &drivers.ExitResult{ExitCode: code, Err: errors.New("the task exited after saving its state, and was not moved: it restarts here")}
 }
 
-// resumeMove takes over what an earlier process had begun.
 func (d *Driver) resumeMove(t *task) {
 	cfg := t.handle.Config
 	rec, err := private.Load(cfg.AllocDir, cfg.Name)
@@ -534,21 +526,21 @@ func (d *Driver) resumeMove(t *task) {
 		return
 	}
 	f := rec.Frozen
-	if f.State == status.MoveSaving { // it may have been frozen a moment ago
-		d.thawRemains(cfg)
-		why := "the plugin was started anew while the task saved its state"
+	if f.State == status.MoveSaving { // it may have been frozen just before
+		d.thawStale(cfg)
+		why := "the plugin restarted while the task saved its state"
 		t.setup.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: status.Unknown(), Why: why})
-		d.say(t, "move-failed", "not ready to be moved, and runs on: "+why, nil)
+		d.say(t, "move-failed", "cannot be moved, keeps running: "+why, nil)
 		return
 	}
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
 	cg, err := d.findFreezer(t)
 	if err != nil {
-		log.Warn("the freeze of a task cannot be taken over; it is thawed", "error", err)
-		d.thawRemains(cfg)
+		log.Warn("cannot take over the freeze of a task; thawing it", "error", err)
+		d.thawStale(cfg)
 		return
 	}
-	// The one of the earlier process may have ended with it.
+	// The earlier process's watchdog may have ended with it.
 	ctx, cancel := context.WithTimeout(t.setup.ctx, freezeWithin)
 	defer cancel()
 	if err := watchdog.Start(ctx, cfg.AllocDir, cfg.Name, cfg.ID); err != nil {
@@ -561,14 +553,13 @@ func (d *Driver) resumeMove(t *task) {
 	d.ready(t, cg, shown)
 }
 
-// thawRemains thaws what an earlier process has frozen of this task.
-func (d *Driver) thawRemains(cfg *drivers.TaskConfig) {
+func (d *Driver) thawStale(cfg *drivers.TaskConfig) {
 	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	if err != nil || rec.Frozen == nil {
 		return
 	}
 	if err := limits.Thaw(rec.Frozen.Cgroup); err != nil {
-		d.logger.Warn("thawing what is left of the task", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
+		d.logger.Warn("cannot thaw the task's earlier processes", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
 	}
 	rec.Frozen = nil
 	if err := rec.Save(cfg.AllocDir, cfg.Name); err != nil {
@@ -576,7 +567,6 @@ func (d *Driver) thawRemains(cfg *drivers.TaskConfig) {
 	}
 }
 
-// freezerOf finds the cgroup of a task's processes.
 func (d *Driver) freezerOf(t *task) (freezer, error) {
 	ctx, cancel := context.WithTimeout(t.setup.ctx, freezeWithin)
 	defer cancel()
@@ -601,20 +591,18 @@ func (d *Driver) freezerOf(t *task) (freezer, error) {
 	return cg, nil
 }
 
-// record records how far a task is prepared.
-func (d *Driver) record(t *task, cg freezer, m status.Move) error {
-	return d.remember(t, &private.Frozen{
+func (d *Driver) recordMove(t *task, cg freezer, m status.Move) error {
+	return d.recordFreeze(t, &private.Frozen{
 		Run: t.handle.Config.ID, Cgroup: cg.FreezerDir(), State: m.State, Until: m.Until, Path: m.Path, Bytes: m.Bytes, Step: m.Step,
 	})
 }
 
-// remember records that a task is frozen, or (nil) that it is not any more.
-func (d *Driver) remember(t *task, f *private.Frozen) error {
-	return d.change(t, func(r *private.Record) { r.Frozen = f })
+// recordFreeze records that a task is frozen, or (nil) no longer is.
+func (d *Driver) recordFreeze(t *task, f *private.Frozen) error {
+	return d.updateRecord(t, func(r *private.Record) { r.Frozen = f })
 }
 
-// change changes what is remembered of a task.
-func (d *Driver) change(t *task, what func(*private.Record)) error {
+func (d *Driver) updateRecord(t *task, what func(*private.Record)) error {
 	cfg := t.handle.Config
 	t.records.Lock()
 	defer t.records.Unlock()
@@ -635,7 +623,6 @@ func (d *Driver) say(t *task, kind, message string, more map[string]string) {
 	d.emit(publish.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: message, Annotations: annotations})
 }
 
-// stepText says at which step a checkpoint is.
 func stepText(step status.Number) string {
 	if math.IsNaN(float64(step)) {
 		return "step unknown"

@@ -23,8 +23,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// fridge is a task's freezer.
-type fridge struct {
+type fakeFreezer struct {
 	mu       sync.Mutex
 	state    string // "runs", "frozen", "killed"
 	dir      string
@@ -32,7 +31,7 @@ type fridge struct {
 	freezing func(context.Context) // called by Freeze
 }
 
-func (f *fridge) to(state string) error {
+func (f *fakeFreezer) to(state string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.refuse == nil && f.state != "killed" {
@@ -41,41 +40,40 @@ func (f *fridge) to(state string) error {
 	return f.refuse
 }
 
-func (f *fridge) fails(err error) {
+func (f *fakeFreezer) fails(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refuse = err
 }
 
-func (f *fridge) is() string {
+func (f *fakeFreezer) is() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.state
 }
 
-func (f *fridge) Freeze(ctx context.Context) error {
+func (f *fakeFreezer) Freeze(ctx context.Context) error {
 	if f.freezing != nil {
 		f.freezing(ctx)
 	}
 	return f.to("frozen")
 }
-func (f *fridge) Thaw() error        { return f.to("runs") }
-func (f *fridge) Kill() error        { return f.to("killed") }
-func (f *fridge) FreezerDir() string { return f.dir }
+func (f *fakeFreezer) Thaw() error        { return f.to("runs") }
+func (f *fakeFreezer) Kill() error        { return f.to("killed") }
+func (f *fakeFreezer) FreezerDir() string { return f.dir }
 
-// moving is a driver with a task that can be moved.
 type moving struct {
 	d        *Driver
-	inner    *inner
+	inner    *fakeDriver
 	held     *task
 	messages <-chan string
-	fridge   *fridge
+	fridge   *fakeFreezer
 	data     string // NOMAD_ALLOC_DIR/data
 }
 
 func newMoving(t *testing.T) *moving {
 	d, first, held, messages := ending(t)
-	m := &moving{d: d, inner: first, held: held, messages: messages, fridge: &fridge{state: "runs", dir: t.TempDir()}}
+	m := &moving{d: d, inner: first, held: held, messages: messages, fridge: &fakeFreezer{state: "runs", dir: t.TempDir()}}
 	m.data = filepath.Join(held.handle.Config.AllocDir, "alloc", "data")
 	must.NoError(t, os.MkdirAll(m.data, 0o755))
 	held.checkpoint = &checkpoint.Config{Path: "/alloc/data/ckpt-*", Signal: "SIGUSR1", Timeout: time.Minute, Lease: time.Minute}
@@ -84,14 +82,12 @@ func newMoving(t *testing.T) *moving {
 	return m
 }
 
-// save writes a checkpoint when the task is asked to.
 func (m *moving) save(t *testing.T) {
 	t.Helper()
 	must.Eq(t, m.held.checkpoint.Signal, <-m.inner.signals)
 	must.NoError(t, os.WriteFile(filepath.Join(m.data, "ckpt-1"), []byte("abc"), 0o644))
 }
 
-// prepare brings the task to where it can be moved.
 func (m *moving) prepare(t *testing.T) {
 	t.Helper()
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
@@ -104,13 +100,13 @@ func (m *moving) frozen(t *testing.T) *private.Frozen {
 	return remembered(t, m.held).Frozen
 }
 
-func TestMove_calledOff(t *testing.T) {
+func TestMove_canceled(t *testing.T) {
 	m := newMoving(t)
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease), must.Sprint("nothing to release is no error"))
 	m.prepare(t)
 	must.Eq(t, "frozen", m.fridge.is())
 	f := *m.frozen(t)
-	f.Step = 0 // it is not known
+	f.Step = 0 // unknown
 	must.Eq(t, private.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveReady, Until: f.Until, Path: "/alloc/data/ckpt-1", Bytes: 3}, f)
 
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), must.Sprint("once more: the lease begins anew"))
@@ -122,18 +118,17 @@ func TestMove_calledOff(t *testing.T) {
 	must.True(t, m.frozen(t).Until.After(f.Until))
 
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
-	message(t, m.messages, "runs on: the move was called off")
+	message(t, m.messages, "keeps running: the move was canceled")
 	must.Eq(t, "runs", m.fridge.is())
 	must.Nil(t, m.frozen(t))
 	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalRenew), `task "task" is not frozen`)
 	must.Eq(t, "runs", m.fridge.is())
 
-	// And from the beginning, with what is there now being old.
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
 	must.Eq(t, "SIGUSR1", <-m.inner.signals)
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), must.Sprint("twice is once"))
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
-	message(t, m.messages, "runs on: the move was called off")
+	message(t, m.messages, "keeps running: the move was canceled")
 	must.Eq(t, 0, len(m.inner.signals))
 	must.Eq(t, "runs", m.fridge.is())
 }
@@ -142,21 +137,21 @@ func TestMove_leaseEnds(t *testing.T) {
 	m := newMoving(t)
 	m.held.checkpoint.Lease = time.Second
 	m.prepare(t)
-	message(t, m.messages, "runs on: no move came within its lease")
+	message(t, m.messages, "keeps running: no move within the lease")
 	must.Eq(t, "runs", m.fridge.is())
 	must.Nil(t, m.frozen(t))
 
-	// It ends while it is extended: the watchdog may have been faster.
+	// It expires during a renewal: the watchdog may have been faster.
 	m.held.checkpoint.Lease = time.Hour
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze))
 	m.held.move.mu.Lock()
 	m.held.move.shown.Until = time.Now()
 	m.held.move.mu.Unlock()
-	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "has just ended")
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "has just expired")
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return m.fridge.is() == "runs" && m.frozen(t) == nil })))
 }
 
-// The task is thawed at the end of its lease also if this process does not do it.
+// The task is thawed when its lease expires even without this process.
 func TestMove_watched(t *testing.T) {
 	for _, signal := range []string{SignalCheckpoint, SignalFreeze} {
 		t.Run(signal, func(t *testing.T) {
@@ -188,7 +183,7 @@ func TestMove_fails(t *testing.T) {
 	m := newMoving(t)
 	m.held.checkpoint.Timeout = time.Second
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
-	message(t, m.messages, "not ready to be moved, and runs on: SIGUSR1 was sent and waited for 1s: nothing matches /alloc/data/ckpt-*")
+	message(t, m.messages, "cannot be moved, keeps running: no checkpoint within 1s of SIGUSR1: no file matches /alloc/data/ckpt-*")
 	must.Eq(t, "runs", m.fridge.is())
 	<-m.inner.signals
 
@@ -206,18 +201,18 @@ func TestMove_fails(t *testing.T) {
 	must.Nil(t, m.frozen(t))
 	m.fridge.refuse = nil
 
-	// Without a memory it is not asked: nobody would thaw it.
+	// Without a record the task is not asked to save: nothing would thaw it.
 	must.NoError(t, os.RemoveAll(filepath.Join(m.held.handle.Config.AllocDir, ".ebbtide")))
 	must.NoError(t, os.WriteFile(filepath.Join(m.held.handle.Config.AllocDir, ".ebbtide"), nil, 0o600))
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
-	message(t, m.messages, "not ready to be moved, and runs on")
+	message(t, m.messages, "cannot be moved, keeps running")
 	must.Eq(t, "runs", m.fridge.is())
 	must.Eq(t, 0, len(m.inner.signals))
 }
 
-// A move is called off while the kernel freezes the task, after the time for saving has
-// ended. The preparation that is asked for next is not touched.
-func TestMove_calledOffWhileFreezing(t *testing.T) {
+// A move is canceled while the kernel freezes the task, after the timeout for saving.
+// The next preparation is unaffected.
+func TestMove_canceledWhileFreezing(t *testing.T) {
 	m := newMoving(t)
 	m.held.checkpoint.Timeout = 2 * time.Second
 	over := time.Now().Add(m.held.checkpoint.Timeout + 100*time.Millisecond)
@@ -226,7 +221,7 @@ func TestMove_calledOffWhileFreezing(t *testing.T) {
 	m.fridge.freezing = func(ctx context.Context) {
 		once.Do(func() {
 			close(freezing)
-			<-ctx.Done() // and is frozen all the same
+			<-ctx.Done() // and is frozen nevertheless
 		})
 	}
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
@@ -234,7 +229,7 @@ func TestMove_calledOffWhileFreezing(t *testing.T) {
 	<-freezing
 	time.Sleep(time.Until(over))
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
-	message(t, m.messages, "runs on: the move was called off")
+	message(t, m.messages, "keeps running: the move was canceled")
 	must.Eq(t, "runs", m.fridge.is())
 	must.Nil(t, m.frozen(t))
 	m.held.checkpoint.Timeout = time.Minute
@@ -245,7 +240,7 @@ func TestMove_calledOffWhileFreezing(t *testing.T) {
 	must.Eq(t, "frozen", m.fridge.is())
 }
 
-// A plugin that does not accept the task's options any more takes its freeze over.
+// A plugin that no longer accepts the task's options takes its freeze over.
 func TestMove_recoveredWithoutOptions(t *testing.T) {
 	for name, options := range map[string]string{
 		"not valid any more": `{"Progress":{"Preset":"gone"},"Checkpoint":{"Path":"/alloc/data/ckpt-*","Signal":"SIGTERM"}}`,
@@ -254,7 +249,7 @@ func TestMove_recoveredWithoutOptions(t *testing.T) {
 		for _, called := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				m := newMoving(t)
-				m.d.setup.Load().engine = &world{finds: []found{{State: engine.State{Running: true, PID: 1}}}}
+				m.d.setup.Load().engine = &fakeEngine{finds: []found{{State: engine.State{Running: true, PID: 1}}}}
 				cfg := *m.held.handle.Config
 				cfg.Env = map[string]string{optionsEnv: options}
 				m.d.forget(m.held)
@@ -263,14 +258,14 @@ func TestMove_recoveredWithoutOptions(t *testing.T) {
 				if !called {
 					until = time.Second
 				}
-				must.NoError(t, m.d.remember(m.held, &private.Frozen{Run: cfg.ID, Cgroup: m.fridge.dir, State: status.MoveReady,
+				must.NoError(t, m.d.recordFreeze(m.held, &private.Frozen{Run: cfg.ID, Cgroup: m.fridge.dir, State: status.MoveReady,
 					Until: time.Now().Add(until), Path: "/alloc/data/ckpt-1", Bytes: 3, Step: status.Unknown()}))
 				must.NoError(t, m.d.RecoverTask(&drivers.TaskHandle{Config: &cfg}))
 				must.Eq(t, "frozen", m.fridge.is())
 				if called {
 					must.NoError(t, m.d.SignalTask(cfg.ID, SignalRelease))
 				}
-				message(t, m.messages, "runs on: ")
+				message(t, m.messages, "keeps running: ")
 				must.Eq(t, "runs", m.fridge.is())
 				must.Nil(t, m.frozen(t))
 			})
@@ -278,14 +273,13 @@ func TestMove_recoveredWithoutOptions(t *testing.T) {
 	}
 }
 
-// One that is frozen briefly is so at once, and no event says so.
 func TestMove_frozenBriefly(t *testing.T) {
 	m := newMoving(t)
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze))
 	must.Eq(t, "frozen", m.fridge.is())
 	must.NotNil(t, m.frozen(t))
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze), must.Sprint("once more: the lease begins anew"))
-	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), "is frozen briefly: ask again")
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), "is frozen briefly: try again")
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
 	must.Eq(t, "runs", m.fridge.is())
 	must.Nil(t, m.frozen(t))
@@ -294,17 +288,17 @@ func TestMove_frozenBriefly(t *testing.T) {
 	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "no freezer here")
 	m.fridge.refuse = nil
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
-	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "is about to be frozen or thawed")
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "is being frozen or thawed")
 	m.save(t)
 	message(t, m.messages, "checkpoint saved")
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze), must.Sprint("it does already"))
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
-	message(t, m.messages, "runs on: the move was called off")
+	message(t, m.messages, "keeps running: the move was canceled")
 	must.Eq(t, 0, len(m.inner.signals))
 }
 
-// A process that ends just when it is frozen briefly has ended when it is released,
-// whatever signal makes it save. One that has ended before cannot be frozen.
+// A process that ends during a brief freeze has ended on release, whatever its
+// checkpoint signal. One that ended before cannot be frozen.
 func TestMove_frozenBrieflyEnds(t *testing.T) {
 	m := newMoving(t)
 	m.held.checkpoint.Signal = "SIGTERM"
@@ -326,7 +320,6 @@ func TestMove_frozenBrieflyEnds(t *testing.T) {
 	must.ErrorIs(t, m.d.SignalTask("alloc/task/1", SignalFreeze), engine.ErrGone)
 }
 
-// A task that the kernel does not thaw can be stopped all the same.
 func TestMove_notThawed(t *testing.T) {
 	m := newMoving(t)
 	m.prepare(t)
@@ -339,7 +332,7 @@ func TestMove_notThawed(t *testing.T) {
 		return m.held.move.state == ""
 	})))
 	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), "is still being thawed")
-	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "about to be frozen or thawed")
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "is being frozen or thawed")
 	must.NoError(t, m.d.StopTask("alloc/task/1", time.Second, "SIGTERM"))
 	must.NotNil(t, m.frozen(t))
 	m.fridge.fails(nil)
@@ -357,7 +350,7 @@ func TestMove_refused(t *testing.T) {
 	must.Eq(t, 0, len(m.inner.signals))
 }
 
-// A frozen task that is stopped ends where it stands.
+// A frozen task that is stopped is killed without thawing.
 func TestMove_stopped(t *testing.T) {
 	m := newMoving(t)
 	ch, err := m.d.WaitTask(t.Context(), "alloc/task/1")
@@ -374,7 +367,6 @@ func TestMove_stopped(t *testing.T) {
 	must.Eq(t, want, result(t, ch))
 }
 
-// One that is stopped while it saves is stopped as any other.
 func TestMove_stoppedWhileSaving(t *testing.T) {
 	m := newMoving(t)
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
@@ -384,7 +376,6 @@ func TestMove_stoppedWhileSaving(t *testing.T) {
 	must.Eq(t, "runs", m.fridge.is())
 }
 
-// One that reaches its objective is not moved: it gets its grace.
 func TestMove_objective(t *testing.T) {
 	m := newMoving(t)
 	m.prepare(t)
@@ -396,15 +387,14 @@ func TestMove_objective(t *testing.T) {
 	must.Nil(t, rec.Frozen)
 }
 
-// A trainer that saves and exits is not complete for that: if it is not moved it starts
-// again here.
+// A trainer that saves and exits is not complete: without a move it restarts here.
 func TestMove_savesAndExits(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		m := newMoving(t)
 		m.held.checkpoint.Signal, m.held.checkpoint.Lease = "SIGTERM", time.Second
 		looks := 0
 		m.d.findFreezer = func(*task) (freezer, error) {
-			if looks++; looks > 2 { // it takes its time
+			if looks++; looks > 2 { // it takes a while
 				return nil, engine.ErrGone
 			}
 			return m.fridge, nil
@@ -422,12 +412,12 @@ func TestMove_savesAndExits(t *testing.T) {
 		}
 		res := result(t, ch)
 		must.Eq(t, 1, res.ExitCode)
-		must.ErrorContains(t, res.Err, "was not moved: it goes on here")
+		must.ErrorContains(t, res.Err, "was not moved: it restarts here")
 	}
 }
 
-// One that is still about to exit when it is frozen has not completed either, if it is not
-// moved: it exits when it runs on.
+// A task frozen while about to exit is not complete either: without a move it exits
+// when thawed.
 func TestMove_exitsLate(t *testing.T) {
 	m := newMoving(t)
 	m.held.checkpoint.Signal, m.held.checkpoint.Lease = "SIGTERM", time.Second
@@ -436,14 +426,14 @@ func TestMove_exitsLate(t *testing.T) {
 	ctx := m.held.move.begin(t.Context(), status.Move{})
 	must.NoError(t, m.d.freeze(ctx, m.held, m.fridge, status.Move{State: status.MoveReady, Path: "/alloc/data/ckpt-1"}))
 	message(t, m.messages, "checkpoint saved")
-	message(t, m.messages, "runs on: no move came within its lease")
+	message(t, m.messages, "keeps running: no move within the lease")
 	m.inner.results <- &drivers.ExitResult{}
 	res := result(t, ch)
 	must.Eq(t, 1, res.ExitCode)
-	must.ErrorContains(t, res.Err, "was not moved: it goes on here")
+	must.ErrorContains(t, res.Err, "was not moved: it restarts here")
 }
 
-// One that is not asked to exit, and does, has ended by itself.
+// A task that exits without being asked to has ended by itself.
 func TestMove_endsByItself(t *testing.T) {
 	m := newMoving(t)
 	ch, err := m.d.WaitTask(t.Context(), "alloc/task/1")
@@ -454,20 +444,20 @@ func TestMove_endsByItself(t *testing.T) {
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
 }
 
-// The plugin dies while a task is frozen: the next one goes on, or lets it run on.
+// The plugin dies while a task is frozen: the next one continues the freeze, or thaws.
 func TestMove_resumed(t *testing.T) {
 	for name, c := range map[string]struct {
 		until time.Duration
 		want  string
 	}{
-		"the lease goes on": {time.Second, "no move came within its lease"},
-		"it has ended":      {-time.Second, "no move came within its lease"},
+		"the lease goes on": {time.Second, "no move within the lease"},
+		"it has ended":      {-time.Second, "no move within the lease"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMoving(t)
 			m.fridge.state = "frozen"
 			until := time.Now().Add(c.until)
-			must.NoError(t, m.d.remember(m.held, &private.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveReady, Until: until, Path: "/alloc/data/ckpt-1", Bytes: 3, Step: status.Unknown()}))
+			must.NoError(t, m.d.recordFreeze(m.held, &private.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveReady, Until: until, Path: "/alloc/data/ckpt-1", Bytes: 3, Step: status.Unknown()}))
 			m.d.resumeMove(m.held)
 			message(t, m.messages, c.want)
 			must.Eq(t, "runs", m.fridge.is())
@@ -475,26 +465,23 @@ func TestMove_resumed(t *testing.T) {
 		})
 	}
 
-	// It was about to be frozen, or had just been.
 	saving := newMoving(t)
-	must.NoError(t, saving.d.remember(saving.held, &private.Frozen{Run: "alloc/task/1", Cgroup: saving.fridge.dir, State: status.MoveSaving, Step: status.Unknown()}))
+	must.NoError(t, saving.d.recordFreeze(saving.held, &private.Frozen{Run: "alloc/task/1", Cgroup: saving.fridge.dir, State: status.MoveSaving, Step: status.Unknown()}))
 	saving.d.resumeMove(saving.held)
-	message(t, saving.messages, "not ready to be moved, and runs on: the plugin was started anew while the task saved its state")
+	message(t, saving.messages, "cannot be moved, keeps running: the plugin restarted while the task saved its state")
 	must.Nil(t, saving.frozen(t))
 
-	// One that was frozen briefly goes on without an event.
 	m := newMoving(t)
-	must.NoError(t, m.d.remember(m.held, &private.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveFrozen, Until: time.Now().Add(time.Minute)}))
+	must.NoError(t, m.d.recordFreeze(m.held, &private.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveFrozen, Until: time.Now().Add(time.Minute)}))
 	m.d.resumeMove(m.held)
 	must.Eq(t, status.MoveFrozen, m.held.move.shown.State)
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
 	must.Eq(t, "runs", m.fridge.is())
 
-	// Of a run that is no more.
 	m = newMoving(t)
-	must.NoError(t, m.d.remember(m.held, &private.Frozen{Run: "alloc/task/0", Cgroup: m.fridge.dir}))
+	must.NoError(t, m.d.recordFreeze(m.held, &private.Frozen{Run: "alloc/task/0", Cgroup: m.fridge.dir}))
 	m.d.resumeMove(m.held)
 	must.NotNil(t, m.frozen(t))
-	m.d.thawRemains(m.held.handle.Config)
+	m.d.thawStale(m.held.handle.Config)
 	must.Nil(t, m.frozen(t))
 }

@@ -8,29 +8,27 @@ import (
 	"time"
 )
 
-// ExitIfOrphaned ends this process when the agent that started it is gone and has
-// never configured it. Nomad does not end a plugin whose config was refused before
-// it exits itself, and nothing would ever call such a plugin again.
+// ExitIfOrphaned ends this process when its agent is gone without having configured it.
+// Nomad does not end a plugin whose config it refused before exiting, and nothing would
+// ever call such a plugin again.
 //
-// A configured one must outlive its agent: its tasks depend on it, and the next
-// agent takes it up again.
+// A configured plugin must outlive its agent, as its tasks depend on it and the next
+// agent reattaches.
 func (d *Driver) ExitIfOrphaned() {
 	if orphaned(d.configured, os.Getppid, time.Second) {
 		os.Exit(1)
 	}
 }
 
-// configured says that SetConfig has succeeded.
 func (d *Driver) configured() bool { return d.setup.Load() != nil }
 
-// orphaned waits until the plugin has been configured, or until its parent is no
-// longer the one it had at first; it returns true for the latter. The kernel's own
-// signal for that (PR_SET_PDEATHSIG) follows the thread that started us, and the
-// agent's threads end while it lives.
+// orphaned waits until the plugin is configured, or returns true once its parent
+// process changes. PR_SET_PDEATHSIG is unsuitable: it follows the parent's thread, and
+// the agent's threads end while it lives.
 func orphaned(configured func() bool, getppid func() int, every time.Duration) bool {
 	for parent := getppid(); ; time.Sleep(every) {
 		gone := getppid() != parent
-		if configured() { // asked last: an agent may have been killed just after it
+		if configured() { // checked last: the agent may have been killed right after
 			return false
 		}
 		if gone {

@@ -15,8 +15,8 @@ import (
 func TestOrphaned(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
-		parents    []int // as getppid tells them, one after the other
-		configured int   // at which of them SetConfig succeeds; 0 = never
+		parents    []int // consecutive results of getppid
+		configured int   // index at which SetConfig succeeds; 0 = never
 		want       bool
 	}{
 		{"parent gone", []int{7, 7, 7, 1}, 0, true},
@@ -39,8 +39,6 @@ func TestOrphaned(t *testing.T) {
 	}
 }
 
-// A config that was refused does not make a configured plugin, a good one does, and
-// it stays one whatever comes after.
 func TestConfigured(t *testing.T) {
 	d := newDriver(t, Name)
 	spec, err := d.ConfigSchema()

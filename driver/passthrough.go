@@ -17,11 +17,10 @@ import (
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
 )
 
-// The calls in this file go to the decorated driver unchanged, but for exec with
-// streams under docker, the signals of a move, and a frozen task's end.
+// These calls go to the decorated driver unchanged, except exec with streams under
+// docker, the signals of a move, and the stop of a frozen task.
 
-// StopTask stops a task. One that is frozen to be moved has saved what it is to save,
-// and ends at once.
+// StopTask stops a task. A task frozen for a move has saved its state and ends at once.
 func (d *Driver) StopTask(taskID string, timeout time.Duration, signal string) error {
 	t, err := d.task(taskID)
 	if err != nil {
@@ -32,7 +31,7 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signal string) e
 	return t.instance().StopTask(taskID, timeout, signal)
 }
 
-// DestroyTask forgets a task and removes what is left of it.
+// DestroyTask forgets a task and removes its remains.
 func (d *Driver) DestroyTask(taskID string, force bool) error {
 	t, err := d.task(taskID)
 	if err != nil {
@@ -43,12 +42,11 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 	if err := t.instance().DestroyTask(taskID, force); err != nil {
 		return err
 	}
-	d.disown(t.identity)
+	d.removeIdentity(t.identity)
 	d.forget(t)
 	return nil
 }
 
-// InspectTask returns a task's status.
 func (d *Driver) InspectTask(taskID string) (*drivers.TaskStatus, error) {
 	t, err := d.task(taskID)
 	if err != nil {
@@ -57,7 +55,6 @@ func (d *Driver) InspectTask(taskID string) (*drivers.TaskStatus, error) {
 	return t.instance().InspectTask(taskID)
 }
 
-// TaskStats streams a task's resource usage.
 func (d *Driver) TaskStats(ctx context.Context, taskID string, interval time.Duration) (<-chan *drivers.TaskResourceUsage, error) {
 	t, err := d.task(taskID)
 	if err != nil {
@@ -66,19 +63,19 @@ func (d *Driver) TaskStats(ctx context.Context, taskID string, interval time.Dur
 	return t.instance().TaskStats(ctx, taskID, interval)
 }
 
-// TaskEvents streams the decorated driver's events and ours.
+// TaskEvents streams the decorated driver's events and Ebbtide's.
 func (d *Driver) TaskEvents(ctx context.Context) (<-chan *drivers.TaskEvent, error) {
 	return d.events.TaskEvents(ctx)
 }
 
-// SignalTask sends a signal to a task; Ebbtide's own are for us.
+// SignalTask sends a signal to a task; Ebbtide's own are handled here.
 func (d *Driver) SignalTask(taskID string, signal string) error {
 	t, err := d.task(taskID)
 	if err != nil {
 		return err
 	}
 	if run, ok := strings.CutPrefix(signal, history.Signal+" "); ok {
-		return d.tellRun(t, run)
+		return d.receiveRun(t, run)
 	}
 	switch signal {
 	case SignalCheckpoint:
@@ -88,7 +85,7 @@ func (d *Driver) SignalTask(taskID string, signal string) error {
 	case SignalRenew:
 		return d.renewFreeze(t)
 	case SignalRelease:
-		d.releaseMove(t, "the move was called off")
+		d.releaseMove(t, "the move was canceled")
 		return nil
 	}
 	return t.instance().SignalTask(taskID, signal)
@@ -103,9 +100,9 @@ func (d *Driver) ExecTask(taskID string, cmd []string, timeout time.Duration) (*
 	return t.instance().ExecTask(taskID, cmd, timeout)
 }
 
-// ExecTaskStreamingRaw runs a command in a task with its streams connected. Nomad
-// prefers this form to ExecTaskStreaming, so both engines are served by it. Under
-// docker it is ours, because the decorated driver's loses output.
+// ExecTaskStreamingRaw runs a command in a task with its streams. Nomad prefers this
+// form to ExecTaskStreaming, so it serves both engines. Under docker it is Ebbtide's
+// own, because the decorated driver's loses output.
 func (d *Driver) ExecTaskStreamingRaw(ctx context.Context, taskID string, command []string, tty bool, stream drivers.ExecTaskStream) error {
 	t, err := d.task(taskID)
 	if err != nil {
@@ -122,8 +119,8 @@ func (d *Driver) ExecTaskStreamingRaw(ctx context.Context, taskID string, comman
 	return fmt.Errorf("the %s driver does not support exec", t.setup.Engine)
 }
 
-// execStreaming adapts the options form of exec to the raw stream, much as Nomad's
-// own plugin server does for a driver that has only the former.
+// execStreaming adapts the options form of exec to the raw stream, as Nomad's plugin
+// server does for a driver with only the former.
 func execStreaming(ctx context.Context, command []string, tty bool, stream drivers.ExecTaskStream, exec func(*drivers.ExecOptions) (*drivers.ExitResult, error)) error {
 	opts, errCh := drivers.StreamToExecOptions(ctx, command, tty, stream)
 	result, err := exec(opts)
@@ -138,7 +135,7 @@ func execStreaming(ctx context.Context, command []string, tty bool, stream drive
 		case <-ctx.Done():
 			err = fmt.Errorf("exec timed out: %w", ctx.Err())
 		}
-		// The command has ended and wants no more input. Its output goes on.
+		// The command has ended and reads no more input; its output continues.
 		if !errors.Is(err, io.ErrClosedPipe) {
 			break
 		}
@@ -149,8 +146,8 @@ func execStreaming(ctx context.Context, command []string, tty bool, stream drive
 	return stream.Send(drivers.NewExecStreamingResponseExit(result.ExitCode))
 }
 
-// CreateNetwork makes an allocation's network namespace where the decorated
-// driver does that.
+// CreateNetwork creates an allocation's network namespace if the decorated driver does
+// so.
 func (d *Driver) CreateNetwork(allocID string, req *drivers.NetworkCreateRequest) (*drivers.NetworkIsolationSpec, bool, error) {
 	nm, err := d.networkManager()
 	if err != nil {
@@ -159,7 +156,6 @@ func (d *Driver) CreateNetwork(allocID string, req *drivers.NetworkCreateRequest
 	return nm.CreateNetwork(allocID, req)
 }
 
-// DestroyNetwork removes an allocation's network namespace.
 func (d *Driver) DestroyNetwork(allocID string, spec *drivers.NetworkIsolationSpec) error {
 	nm, err := d.networkManager()
 	if err != nil {
@@ -168,7 +164,6 @@ func (d *Driver) DestroyNetwork(allocID string, spec *drivers.NetworkIsolationSp
 	return nm.DestroyNetwork(allocID, spec)
 }
 
-// networkManager returns the decorated driver as one that makes networks.
 func (d *Driver) networkManager() (drivers.DriverNetworkManager, error) {
 	s := d.setup.Load()
 	if s == nil {

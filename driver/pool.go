@@ -17,10 +17,9 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// poolCores is the size of the node's elastic pool in cores: what the operator
-// set, or what Nomad may use. Nomad has already taken its own reserve off the
-// usable cores of the topology that it hands to plugins; tasks with cores of their
-// own come off as they arrive (see package control).
+// poolCores is the size of the node's elastic pool in cores: the operator's, or what
+// Nomad may use. Nomad's topology already excludes its reserved cores; package control
+// subtracts tasks with `cores`.
 func (d *Driver) poolCores(configured float64, agent *base.AgentConfig) (policy.Cores, error) {
 	in := plan.PoolInput{Configured: configured, NodeCores: runtime.NumCPU()}
 	if agent != nil && agent.Driver != nil && agent.Driver.Topology != nil {
@@ -35,20 +34,18 @@ func (d *Driver) poolCores(configured float64, agent *base.AgentConfig) (policy.
 	}
 	var err error
 	if in.ContainerCores, err = limits.OwnQuota(); err != nil {
-		d.logger.Warn("the CPU quota over the plugin cannot be read; the pool is worked out without it", "error", err)
+		d.logger.Warn("cannot read the plugin's own CPU quota; sizing the pool without it", "error", err)
 	}
 	return plan.Pool(in)
 }
 
-// cpusetSize is the number of CPUs in a list such as "0-3,7".
 func cpusetSize(list string) float64 {
 	return float64(idset.Parse[hw.CoreID](list).Size())
 }
 
-// trimDriver takes the leading "driver." off an attribute's name.
 func trimDriver(key string) string { return strings.TrimPrefix(key, "driver.") }
 
-// nodeMemory is the node's memory in bytes, 0 when it is not known.
+// nodeMemory is the node's memory in bytes, 0 if unknown.
 func nodeMemory() float64 {
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) != nil {

@@ -21,12 +21,12 @@ import (
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
 )
 
-// What a run of a job took is kept on the node, beside the directories of all allocations,
-// and is what is known of the next one before it says how long it will be. An event says it
-// to the shim, which tells the node of the next run with a signal (history.Signal).
+// The cost of a job's run is stored on the node, beside the directories of all
+// allocations, and estimates the next run before that reports a total. An event passes
+// it to the shim, which signals it to the node of the next run (history.Signal).
 
-// runKey says which runs are like that of a task: those with the same image, command,
-// arguments and meta, apart from ours.
+// runKey identifies comparable runs: same image, command, arguments and meta, except
+// Ebbtide's own.
 func runKey(cfg *drivers.TaskConfig) (history.Key, error) {
 	var config struct {
 		Image   string   `codec:"image"`
@@ -49,12 +49,10 @@ func runKey(cfg *drivers.TaskConfig) (history.Key, error) {
 	}, nil
 }
 
-// nodePrivate is the node's own private directory.
 func nodePrivate(cfg *drivers.TaskConfig) private.Dir {
 	return private.Open(filepath.Dir(cfg.AllocDir))
 }
 
-// recallRun finds what the last run of a task's kind took on this node. It never fails.
 func (d *Driver) recallRun(cfg *drivers.TaskConfig, opts *options.Task) {
 	if opts.Run == (history.Key{}) {
 		return
@@ -63,16 +61,15 @@ func (d *Driver) recallRun(cfg *drivers.TaskConfig, opts *options.Task) {
 	defer d.runs.Unlock()
 	var err error
 	if opts.Work.Earlier, err = history.Find(nodePrivate(cfg), opts.Run); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.logger.Warn("what an earlier run of the task took is not known", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
+		d.logger.Warn("cannot read the cost of an earlier run", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
 	}
 }
 
-// tellRun takes over what the last run of a running task's kind took on another node.
-func (d *Driver) tellRun(t *task, text string) error {
+func (d *Driver) receiveRun(t *task, text string) error {
 	run, err := t.run.Parse(text)
 	switch {
 	case t.run == (history.Key{}) || errors.Is(err, history.ErrOther):
-		return nil // says nothing of this task
+		return nil // not comparable
 	case err != nil:
 		return fmt.Errorf("ebbtide: signal %s: %w", history.Signal, err)
 	}
@@ -80,8 +77,6 @@ func (d *Driver) tellRun(t *task, text string) error {
 	return d.addRun(t, run)
 }
 
-// keepRun keeps what a task took whose last measurement is known. It waits until it is
-// known how the task has ended.
 func (d *Driver) keepRun(t *task, last measure.Measurement) {
 	select {
 	case <-t.settled:
@@ -89,34 +84,35 @@ func (d *Driver) keepRun(t *task, last measure.Measurement) {
 		return
 	}
 	run := last.Work.Run(last.CPU)
-	if !t.whole(run) {
+	if !t.complete(run) {
 		return
 	}
 	if err := d.addRun(t, run); err != nil {
-		d.logger.Warn("what the task took is not kept for its next run", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
+		d.logger.Warn("cannot store the cost of the run", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
 	}
 }
 
-// leastSaid is what a run must have taken to be told to the shim: the event delays the end
-// of the task by a moment (farewell), and what is over soon gains nothing.
-const leastSaid = 5 // CPU-seconds
+// minReportedCPUS is the minimum cost reported to the shim: the event delays the task's
+// end slightly (flushEvents), and short runs gain nothing.
+const minReportedCPUS = 5 // CPU-seconds
 
-// sayRun tells what a task took that has ended, and the shim so, which tells other nodes.
-func (d *Driver) sayRun(t *task, run remaining.Run) (said bool) {
-	if !t.whole(run) || run.CPUS < leastSaid {
+// reportRun reports the cost of an ended task to the shim, which passes it to other
+// nodes.
+func (d *Driver) reportRun(t *task, run remaining.Run) (said bool) {
+	if !t.complete(run) || run.CPUS < minReportedCPUS {
 		return false
 	}
-	message := fmt.Sprintf("it took %.4g CPU-seconds", run.CPUS)
+	message := fmt.Sprintf("used %.4g CPU-seconds", run.CPUS)
 	if run.Steps > 0 {
 		message += fmt.Sprintf(" for %.6g steps", run.Steps)
 	}
-	d.say(t, "size", message+"; its next run will be expected to take as long", map[string]string{history.Annotation: t.run.Text(run)})
+	d.say(t, "size", message+"; the next run is expected to use as much", map[string]string{history.Annotation: t.run.Text(run)})
 	return true
 }
 
-// whole says whether a task has ended as a success, and not because Nomad stopped it, so
-// that what it took says something of its next run.
-func (t *task) whole(run remaining.Run) bool {
+// complete reports whether a task has succeeded without being stopped by Nomad, so that
+// its cost predicts the next run's.
+func (t *task) complete(run remaining.Run) bool {
 	return t.run != (history.Key{}) && t.result != nil && t.result.Successful() && (!t.stopped || t.succeeded.Load()) && run.CPUS > 0
 }
 

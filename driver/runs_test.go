@@ -19,7 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
 )
 
-// The next run of a job is told what the last one took, if that was a whole one.
+// The next run of a job knows the cost of the last complete one.
 func TestRunsAreKept(t *testing.T) {
 	d := newDriver(t, Name)
 	allocs := t.TempDir()
@@ -72,14 +72,13 @@ func TestRunsAreKept(t *testing.T) {
 	config["image"] = "torch:1"
 	must.Eq(t, remaining.Run{}, earlier(run(config, map[string]string{"data": "large"})))
 
-	// It was stopped because it had reached its objective.
 	last.CPU = 30
 	end(cfg, &drivers.ExitResult{}, func(k *task) { stopped(k); k.succeeded.Store(true) })
 	must.Eq(t, remaining.Run{CPUS: 40, Steps: 100}, earlier(cfg))
 }
 
-// A run on another node is told by a signal: one with the same arguments counts, and is
-// kept for the next run here; others do not, and what is none is an error.
+// A signal passes on a run on another node: one with the same arguments is adopted and
+// stored, others are ignored, and an invalid one is an error.
 func TestRunsAreTold(t *testing.T) {
 	d := newDriver(t, Name)
 	held := &task{setup: &setup{controller: control.New(control.Options{}, hclog.NewNullLogger())}}

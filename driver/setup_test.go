@@ -25,8 +25,8 @@ import (
 	"github.com/shoenig/test/wait"
 )
 
-// fingerprinted is a decorated driver that answers every question at once.
-type fingerprinted struct{ *inner }
+// fingerprinted is a decorated driver that answers every query at once.
+type fingerprinted struct{ *fakeDriver }
 
 func (fingerprinted) Fingerprint(context.Context) (<-chan *drivers.Fingerprint, error) {
 	ch := make(chan *drivers.Fingerprint, 1)
@@ -37,7 +37,7 @@ func (fingerprinted) Fingerprint(context.Context) (<-chan *drivers.Fingerprint, 
 
 func (fingerprinted) ConfigSchema() (*hclspec.Spec, error) { return hclspec.NewObject(nil), nil }
 
-// Questions that Nomad asks before it configures the plugin leave nothing that runs.
+// Nomad's queries before the configuration leave nothing running.
 func TestQuestionsLeaveNothing(t *testing.T) {
 	d := newDriver(t, Name)
 	before := runtime.NumGoroutine()
@@ -52,11 +52,11 @@ func TestQuestionsLeaveNothing(t *testing.T) {
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return runtime.NumGoroutine() < before+20 }), wait.Timeout(30*time.Second)))
 }
 
-// A config that comes while tasks are started and questions are asked is seen as a
-// whole or not at all (run it with -race).
+// A config that arrives during starts and queries is seen as a whole or not at all (run
+// with -race).
 func TestConfigWhileInUse(t *testing.T) {
 	const rounds = 50
-	// The loop may still write the last status of a task when the test is over.
+	// The loop may write a task's last status after the test.
 	allocs, err := os.MkdirTemp("", "ebbtide-allocs-")
 	must.NoError(t, err)
 	t.Cleanup(func() {
@@ -68,7 +68,7 @@ func TestConfigWhileInUse(t *testing.T) {
 	data, err := encodeHCL(t, spec, `engine = "exec"`)
 	must.NoError(t, err)
 	d.newDriver = func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error) {
-		return fingerprinted{&inner{recovered: make(chan string, 2*rounds)}}, nil
+		return fingerprinted{&fakeDriver{recovered: make(chan string, 2*rounds)}}, nil
 	}
 	must.NoError(t, d.SetConfig(&base.Config{PluginConfig: data}))
 
@@ -76,7 +76,7 @@ func TestConfigWhileInUse(t *testing.T) {
 	all.Go(func() {
 		for range rounds {
 			if err := d.SetConfig(&base.Config{PluginConfig: data}); err != nil {
-				must.ErrorContains(t, err, "cannot be configured again")
+				must.ErrorContains(t, err, "cannot reconfigure the plugin")
 			}
 		}
 	})
@@ -115,7 +115,7 @@ func TestConfigWhileInUse(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	d := newDriver(t, Name)
 	d.newDriver = func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error) {
-		return fingerprinted{&inner{}}, nil
+		return fingerprinted{&fakeDriver{}}, nil
 	}
 	spec, err := d.ConfigSchema()
 	must.NoError(t, err)

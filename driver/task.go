@@ -17,17 +17,16 @@ import (
 	"github.com/ebbtide/ebbtide/driver/options"
 )
 
-// TaskConfigSchema is the decorated driver's schema with Ebbtide's blocks added.
+// TaskConfigSchema is the decorated driver's schema with Ebbtide's blocks.
 func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) {
 	spec, err := d.first().TaskConfigSchema()
 	if err != nil {
 		return nil, err
 	}
-	return withOurBlocks(spec), nil
+	return withBlocks(spec), nil
 }
 
-// withOurBlocks adds Ebbtide's blocks to the schema of a decorated driver's task.
-func withOurBlocks(spec *hclspec.Spec) *hclspec.Spec {
+func withBlocks(spec *hclspec.Spec) *hclspec.Spec {
 	for _, block := range options.Schema() {
 		attrs := make(map[string]*hclspec.Spec)
 		for _, f := range block.Fields {
@@ -38,8 +37,8 @@ func withOurBlocks(spec *hclspec.Spec) *hclspec.Spec {
 	return spec
 }
 
-// readTaskOptions reads and checks what the jobspec says to Ebbtide. Every error
-// found is reported, before anything is started.
+// readTaskOptions reads and validates the jobspec's settings for Ebbtide. All errors
+// are reported before anything starts.
 func readTaskOptions(cfg *drivers.TaskConfig) (*options.Task, error) {
 	var blocks options.Blocks
 	if err := cfg.DecodeDriverConfig(&blocks); err != nil {
@@ -49,7 +48,6 @@ func readTaskOptions(cfg *drivers.TaskConfig) (*options.Task, error) {
 	return opts, errs.Err()
 }
 
-// dirsOf are the directories in which a task may save its state.
 func dirsOf(cfg *drivers.TaskConfig) checkpoint.Dirs {
 	dir := cfg.TaskDir()
 	dirs := checkpoint.Dirs{Local: dir.LocalDir, Alloc: dir.SharedAllocDir, Mounts: make(map[string]string, len(cfg.Mounts))}
@@ -59,7 +57,6 @@ func dirsOf(cfg *drivers.TaskConfig) checkpoint.Dirs {
 	return dirs
 }
 
-// readMeta collects the ebbtide_* meta from a task's environment.
 func readMeta(env map[string]string) map[string]string {
 	meta := make(map[string]string)
 	for name, value := range env {
@@ -74,7 +71,6 @@ func readMeta(env map[string]string) map[string]string {
 	return meta
 }
 
-// sortedKeys returns a map's keys in order, so that messages are repeatable.
 func sortedKeys[V any](m map[string]V) []string {
 	return slices.Sorted(maps.Keys(m))
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// taskConfig is a task's config as a plugin gets it.
 func taskConfig(t *testing.T, config map[string]any, meta map[string]string) *drivers.TaskConfig {
 	t.Helper()
 	cfg := &drivers.TaskConfig{ID: "alloc/task/1", Name: "task", AllocID: "alloc", Env: map[string]string{"PATH": "/bin"}}
@@ -43,8 +42,8 @@ func TestTaskOptions(t *testing.T) {
 	must.Eq(t, want, opts)
 }
 
-// What tells of the size of a task survives a restart of the plugin, without the rest of
-// its command line.
+// A task's assumed size survives a restart of the plugin, without the rest of its
+// command line.
 func TestTaskWork(t *testing.T) {
 	cfg := taskConfig(t, map[string]any{"command": "python3", "args": []string{"-c", "train --epochs 20 --token=s3cret"}},
 		map[string]string{"ebbtide_total_steps": "1e4"})
@@ -67,7 +66,6 @@ func TestTaskWork(t *testing.T) {
 	must.Eq(t, remaining.Declared{Epochs: 3}, opts.Work)
 }
 
-// plainOptions are those of a task that says nothing to Ebbtide.
 func plainOptions() *options.Task {
 	return &options.Task{Limit: true, Targets: target.Targets{Hold: 1}, Act: options.Actions{Grace: 30 * time.Second}}
 }
@@ -109,7 +107,7 @@ func TestTaskTargets(t *testing.T) {
 	}
 }
 
-// A target ends a job or makes it yield: it is told of which value, and which way.
+// A target ends a job or makes it yield, so its metric and direction are required.
 func TestTaskTargetsNameTheirMetric(t *testing.T) {
 	const metric = ": needs a metric: set meta.ebbtide_metric (or progress.metric or progress.pattern) to the name of the value that is to reach "
 	direction := func(name, value string) string {
@@ -153,7 +151,7 @@ func TestTaskTargetsNameTheirMetric(t *testing.T) {
 				return
 			}
 			must.EqError(t, err, c.want)
-			// Nor is a task taken up again whose targets were accepted before.
+			// Nor is a task recovered whose targets an earlier version accepted.
 			handle := drivers.NewTaskHandle(1)
 			handle.Config = &drivers.TaskConfig{ID: "a/train/1", Name: "train"}
 			kept, err := withOptions(handle, opts)

@@ -23,42 +23,39 @@ import (
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
-// task is a task that the plugin holds.
 type task struct {
-	setup    *setup // that it was started or recovered under
+	setup    *setup // under which it was started or recovered
 	handle   *drivers.TaskHandle
-	stopping atomic.Bool // Nomad has asked for its end
+	stopping atomic.Bool // Nomad has requested its stop
 
 	succeeded atomic.Bool // it has reached its objective
 
 	checkpoint *checkpoint.Config // nil = it cannot be moved
 	move       move
-	run        history.Key // of its kind; zero = what it takes is not kept
-	identity   string      // file that tells the GPU plugin what it is; "" = no seat
+	run        history.Key // identifies comparable runs; zero = its cost is not stored
+	identity   string      // its identity file for the GPU plugin; "" = no seat
 
-	records sync.Mutex // held while its record is changed
+	records sync.Mutex // guards its record
 
 	mu    sync.Mutex
 	inner drivers.DriverPlugin // the instance that holds it now
 
-	refuge *refuge // that instance, after an outage; under Driver.mu
+	spare *spareInstance // that instance, after an outage; under Driver.mu
 
 	logs []*os.File // the write ends of its log pipes, see holdLogs
 
 	settleOnce sync.Once
 	settled    chan struct{} // closed once result is known
 	result     *drivers.ExitResult
-	stopped    bool // Nomad had asked for its end by then
+	stopped    bool // Nomad had requested its stop by then
 }
 
-// instance is the decorated driver's instance that holds the task.
 func (t *task) instance() drivers.DriverPlugin {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.inner
 }
 
-// track remembers a task.
 func (d *Driver) track(s *setup, handle *drivers.TaskHandle, inner drivers.DriverPlugin) *task {
 	t := &task{setup: s, handle: handle, inner: inner, settled: make(chan struct{})}
 	if s.engine.Reconnects() {
@@ -70,11 +67,11 @@ func (d *Driver) track(s *setup, handle *drivers.TaskHandle, inner drivers.Drive
 	return t
 }
 
-// holdLogs keeps the write ends of the task's log pipes open. Nomad stops to read
-// a pipe for good once its last writer is gone, and the docker driver's log helper
-// goes with the connection to the daemon: without this, the task's output would
-// end at the first restart of Docker. Pipes that cannot be opened are left alone. They
-// lie in the allocation's directory of logs, which the task can write to.
+// holdLogs keeps the write ends of the task's log pipes open. Nomad stops reading a
+// pipe for good once its last writer is gone, and the docker driver's log helper ends
+// with the connection to the daemon: the task's output would end at the first restart
+// of Docker. Pipes that cannot be opened are skipped; the task can write to their
+// directory.
 func (t *task) holdLogs() {
 	for _, path := range []string{t.handle.Config.StdoutPath, t.handle.Config.StderrPath} {
 		dir, err := taskfs.Open(filepath.Split(filepath.Dir(path)))
@@ -88,7 +85,6 @@ func (t *task) holdLogs() {
 	}
 }
 
-// releaseLogs lets Nomad see the end of the task's output.
 func (t *task) releaseLogs() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,19 +94,17 @@ func (t *task) releaseLogs() {
 	t.logs = nil
 }
 
-// forget drops a task.
 func (d *Driver) forget(t *task) {
 	t.releaseLogs()
 	t.setup.controller.Remove(t.handle.Config.ID)
 	d.mu.Lock()
 	delete(d.tasks, t.handle.Config.ID)
-	from := t.refuge
-	t.refuge = nil
+	from := t.spare
+	t.spare = nil
 	d.mu.Unlock()
-	d.leaveRefuge(t.setup, from)
+	d.releaseSpare(t.setup, from)
 }
 
-// task returns a task by its ID.
 func (d *Driver) task(id string) (*task, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -120,8 +114,8 @@ func (d *Driver) task(id string) (*task, error) {
 	return nil, drivers.ErrTaskNotFound
 }
 
-// WaitTask returns a channel that gets the task's result once. It may be called
-// several times for one task, each call with its own context.
+// WaitTask returns a channel that receives the task's result once. It may be called
+// several times per task, each call with its own context.
 func (d *Driver) WaitTask(ctx context.Context, taskID string) (<-chan *drivers.ExitResult, error) {
 	t, err := d.task(taskID)
 	if err != nil {
@@ -142,15 +136,14 @@ func (d *Driver) WaitTask(ctx context.Context, taskID string) (<-chan *drivers.E
 	return out, nil
 }
 
-// settle waits for a task's end. The docker driver also reports the end of a task
-// when it merely lost the connection on which it was waiting: the daemon was
-// restarted. With live-restore the container runs on, so we look for ourselves
-// before we let Nomad start it anew.
+// settle waits for a task's end. The docker driver also reports an end when it loses
+// its connection because the daemon restarts. With live-restore the container keeps
+// running, so settle checks before Nomad restarts the task.
 func (d *Driver) settle(t *task) {
 	defer close(t.settled)
 	for {
 		res := d.waitInner(t)
-		if res == nil { // the plugin is going down
+		if res == nil { // the plugin is shutting down
 			return
 		}
 		again := false
@@ -164,24 +157,24 @@ func (d *Driver) settle(t *task) {
 		if !again {
 			res = d.afterMove(t, res)
 			if t.succeeded.Load() {
-				// However its process ended: that was at our wish.
+				// The driver requested the end, whatever the exit code.
 				res = &drivers.ExitResult{}
 			}
 			t.result, t.stopped = res, t.stopping.Load()
 			t.releaseLogs()
-			d.farewell(t, t.setup.controller.Remove(t.handle.Config.ID))
+			d.flushEvents(t, t.setup.controller.Remove(t.handle.Config.ID))
 			return
 		}
 	}
 }
 
-// farewell sends the last events of a task, and gives them time to reach Nomad, which
-// takes none of a task that has ended.
-func (d *Driver) farewell(t *task, ended <-chan control.Ended) {
+// flushEvents sends the last events of a task and gives them time to reach Nomad, which
+// accepts none from an ended task.
+func (d *Driver) flushEvents(t *task, ended <-chan control.Ended) {
 	const within, travels = time.Second, 200 * time.Millisecond
 	select {
 	case e := <-ended:
-		if d.sayRun(t, e.Run) || e.Said {
+		if d.reportRun(t, e.Run) || e.Reported {
 			time.Sleep(travels)
 		}
 	case <-time.After(within):
@@ -189,7 +182,6 @@ func (d *Driver) farewell(t *task, ended <-chan control.Ended) {
 	}
 }
 
-// waitInner waits on the instance that holds the task.
 func (d *Driver) waitInner(t *task) *drivers.ExitResult {
 	ch, err := t.instance().WaitTask(d.ctx, t.handle.Config.ID)
 	if err != nil {
@@ -209,8 +201,8 @@ func (d *Driver) waitInner(t *task) *drivers.ExitResult {
 	}
 }
 
-// afterOutage decides what a lost wait means. It returns again = true when the
-// task still runs and is held by a new instance, and the true result otherwise.
+// afterOutage decides what a lost wait means: again = true if the task still runs, now
+// held by a new instance; otherwise the true result.
 func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res *drivers.ExitResult) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
@@ -221,11 +213,11 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 		st, err := t.setup.engine.Inspect(d.ctx, t.handle)
 		switch {
 		case errors.Is(err, engine.ErrGone):
-			d.sayRemoved(t)
+			d.reportRemoved(t)
 			return false, lost
 		case err == nil && !st.Running && !t.setup.engine.OutlivesDaemon(d.ctx):
-			// Docker has ended the task when it went down. Even an exit code of 0
-			// is no success then: many trainers save on SIGTERM and exit.
+			// Docker has stopped the task while shutting down. Even exit code 0 is no
+			// success: many trainers save on SIGTERM and exit.
 			return false, lost
 		case err == nil && !st.Running:
 			exit := &drivers.ExitResult{ExitCode: st.ExitCode, OOMKilled: st.OOMKilled}
@@ -237,8 +229,8 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 			}
 			return false, exit
 		case err == nil:
-			if err := d.takeRefuge(t); err != nil {
-				log.Error("the container runs on, but cannot be taken up again", "error", err)
+			if err := d.moveToSpare(t); err != nil {
+				log.Error("cannot recover the running container", "error", err)
 				return false, lost
 			}
 			log.Info("Docker is back and the container runs on; waiting for it again")
@@ -257,18 +249,17 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 	}
 }
 
-// killedExit is the exit code of a process that SIGKILL has ended.
 const killedExit = 137
 
-// afterKill finds out why a task was killed. Nomad's driver looks once, right at
-// the end; but a forced removal kills first and removes then, and Docker learns of
-// an end for want of memory a moment later than of the end itself.
+// afterKill finds out why a task was killed. Nomad's driver checks once, right at the
+// end; but a forced removal kills first and removes later, and Docker learns of an OOM
+// kill slightly after the end.
 func (d *Driver) afterKill(t *task, res *drivers.ExitResult) *drivers.ExitResult {
 	for range 5 {
 		st, err := t.setup.engine.Inspect(d.ctx, t.handle)
 		switch {
 		case errors.Is(err, engine.ErrGone) || err == nil && st.Removing:
-			d.sayRemoved(t)
+			d.reportRemoved(t)
 			return res
 		case err == nil && st.OOMKilled:
 			return &drivers.ExitResult{ExitCode: res.ExitCode, OOMKilled: true, Err: errOOM}
@@ -282,75 +273,74 @@ func (d *Driver) afterKill(t *task, res *drivers.ExitResult) *drivers.ExitResult
 	return res
 }
 
-// errOOM words the end for want of memory as Nomad's driver does.
+// errOOM is worded as by Nomad's driver.
 var errOOM = errors.New("OOM Killed")
 
-// sayRemoved explains a container that vanished under a running task.
-func (d *Driver) sayRemoved(t *task) {
+func (d *Driver) reportRemoved(t *task) {
 	cfg := t.handle.Config
-	d.logger.Warn("the task's container was removed by somebody else", "task", cfg.Name, "alloc_id", cfg.AllocID)
+	d.logger.Warn("the task's container was removed from outside", "task", cfg.Name, "alloc_id", cfg.AllocID)
 	d.say(t, "removed", removedMessage, nil)
 }
 
-const removedMessage = "the container was removed by somebody else. The likely cause is the stock docker driver's reaper on this node: " +
+const removedMessage = "the container was removed from outside. The likely cause is the stock docker driver's reaper on this node: " +
 	`set gc { dangling_containers { enabled = false } } in plugin "docker", or deny that driver, or install ebbtide-driver under the name docker ` +
 	"(`ebbtide doctor` checks this)"
 
-// refuge is a further instance of the decorated driver. It holds tasks that have outlived
-// an outage, and ends with the last of them.
-type refuge struct {
+// spareInstance is another instance of the decorated driver, for tasks that have
+// outlived an outage. It ends with the last of them.
+type spareInstance struct {
 	drivers.DriverPlugin
 	stop context.CancelFunc
 	held int // tasks
 }
 
-// takeRefuge takes a running task up in a further instance of the decorated driver,
-// because the present one has closed the book on it. The tasks of an outage share one.
-func (d *Driver) takeRefuge(t *task) error {
-	to, err := d.enterRefuge(t)
+// moveToSpare recovers a running task in another instance of the decorated driver,
+// because the present one counts it as ended. The tasks of an outage share one.
+func (d *Driver) moveToSpare(t *task) error {
+	to, err := d.acquireSpare(t)
 	if err != nil {
 		return err
 	}
 	if err := to.RecoverTask(t.handle); err != nil {
-		d.leaveRefuge(t.setup, to)
+		d.releaseSpare(t.setup, to)
 		return fmt.Errorf("recovering the task in a new instance: %w", err)
 	}
 	d.mu.Lock()
-	from := t.refuge
+	from := t.spare
 	if d.tasks[t.handle.Config.ID] == t {
-		t.refuge = to
+		t.spare = to
 	} else {
-		from = to // the task has been forgotten meanwhile
+		from = to // the task was forgotten in between
 	}
 	d.mu.Unlock()
 	t.mu.Lock()
 	t.inner = to.DriverPlugin
 	t.mu.Unlock()
-	d.leaveRefuge(t.setup, from)
+	d.releaseSpare(t.setup, from)
 	return nil
 }
 
-// enterRefuge counts a task in the newest refuge. A task that has lost that one needs a
-// new one; any older instance it cannot have been in after this.
-func (d *Driver) enterRefuge(t *task) (*refuge, error) {
+// acquireSpare counts a task in the newest spare instance. A task that has lost that
+// one needs a new one; it cannot be in an older one afterwards.
+func (d *Driver) acquireSpare(t *task) (*spareInstance, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.refuge == nil || d.refuge == t.refuge {
+	if d.spare == nil || d.spare == t.spare {
 		ctx, stop := context.WithCancel(t.setup.ctx)
 		inner, err := d.newInstance(ctx, t.setup)
 		if err != nil {
 			stop()
 			return nil, err
 		}
-		d.refuge = &refuge{DriverPlugin: inner, stop: stop}
+		d.spare = &spareInstance{DriverPlugin: inner, stop: stop}
 	}
-	d.refuge.held++
-	return d.refuge, nil
+	d.spare.held++
+	return d.spare, nil
 }
 
-// leaveRefuge ends a refuge that no task is in any more, when it has had the time to
-// remove their images; nil is none.
-func (d *Driver) leaveRefuge(s *setup, r *refuge) {
+// releaseSpare ends a spare instance without tasks, after time to remove their images;
+// nil is none.
+func (d *Driver) releaseSpare(s *setup, r *spareInstance) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if r == nil {
@@ -359,8 +349,8 @@ func (d *Driver) leaveRefuge(s *setup, r *refuge) {
 	if r.held--; r.held > 0 {
 		return
 	}
-	if d.refuge == r {
-		d.refuge = nil
+	if d.spare == r {
+		d.spare = nil
 	}
 	if wait := s.imageGC(); wait > 0 {
 		time.AfterFunc(wait, r.stop)
@@ -369,9 +359,9 @@ func (d *Driver) leaveRefuge(s *setup, r *refuge) {
 	}
 }
 
-// reap removes, now and then, containers that this node started and that nothing
-// tracks: Docker may have started one although the answer got lost. Installed
-// as "docker" we are the node's docker driver and look after all of Nomad's.
+// reap periodically removes untracked containers of this node: Docker may have started
+// one although its answer was lost. Installed as "docker", the plugin is the node's
+// docker driver and reaps all of Nomad's.
 func (d *Driver) reap(s *setup, e *engine.DockerEngine) {
 	ticker := time.NewTicker(s.period)
 	defer ticker.Stop()
@@ -389,8 +379,8 @@ func (d *Driver) reap(s *setup, e *engine.DockerEngine) {
 			nodeID, allocs, tracked := d.tracked()
 			removed, err := e.Reap(s.ctx, engine.ReapOptions{
 				NodeID: nodeID, All: d.name == DockerName, Tracked: tracked,
-				Ended: func(id string) bool { return ended(allocs, id, seen) },
-				Grace: s.grace, DryRun: s.dryRun,
+				AllocEnded: func(id string) bool { return ended(allocs, id, seen) },
+				Grace:      s.grace, DryRun: s.dryRun,
 			}, now)
 			for _, id := range removed {
 				d.logger.Info("removed a container that no task tracks", "container_id", id, "dry_run", s.dryRun)
@@ -402,9 +392,9 @@ func (d *Driver) reap(s *setup, e *engine.DockerEngine) {
 	}
 }
 
-// ended says whether an allocation was on this node and is no more: its directory has been
-// there at an earlier call, and Nomad has removed it. seen remembers that. Another client
-// at the same Docker daemon has its allocations elsewhere.
+// ended reports whether an allocation was on this node and has been removed: its
+// directory existed at an earlier call, as recorded in seen. Another client of the same
+// Docker daemon has its allocations elsewhere.
 func ended(allocs, id string, seen map[string]bool) bool {
 	if allocs == "" || id != filepath.Base(id) {
 		return false
@@ -416,8 +406,6 @@ func ended(allocs, id string, seen map[string]bool) bool {
 	return seen[id] && errors.Is(err, fs.ErrNotExist)
 }
 
-// tracked returns the node's ID, the directory of its allocations, and the containers of
-// the tasks that we hold.
 func (d *Driver) tracked() (nodeID, allocs string, ids map[string]bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -28,24 +28,24 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// inner is a decorated driver of which the test says when a task ends.
-type inner struct {
-	drivers.DriverPlugin // what is not needed here is nil
+// fakeDriver is a decorated driver whose task ends when the test says so.
+type fakeDriver struct {
+	drivers.DriverPlugin // unused methods are nil
 	results              chan *drivers.ExitResult
 	recovered            chan string
 	refuse               error
-	stopped, signals     chan string // nil = nobody looks
+	stopped, signals     chan string // nil = unobserved
 	started              chan *drivers.TaskConfig
 }
 
-func (i *inner) SetConfig(*base.Config) error { return nil }
-func (i *inner) TaskEvents(context.Context) (<-chan *drivers.TaskEvent, error) {
+func (i *fakeDriver) SetConfig(*base.Config) error { return nil }
+func (i *fakeDriver) TaskEvents(context.Context) (<-chan *drivers.TaskEvent, error) {
 	return make(chan *drivers.TaskEvent), nil
 }
-func (i *inner) WaitTask(context.Context, string) (<-chan *drivers.ExitResult, error) {
+func (i *fakeDriver) WaitTask(context.Context, string) (<-chan *drivers.ExitResult, error) {
 	return i.results, nil
 }
-func (i *inner) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
+func (i *fakeDriver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	if i.refuse != nil {
 		return nil, nil, i.refuse
 	}
@@ -54,30 +54,29 @@ func (i *inner) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *driver
 	}
 	return &drivers.TaskHandle{Config: cfg}, nil, nil
 }
-func (i *inner) RecoverTask(h *drivers.TaskHandle) error {
+func (i *fakeDriver) RecoverTask(h *drivers.TaskHandle) error {
 	if i.refuse == nil {
 		i.recovered <- h.Config.ID
 	}
 	return i.refuse
 }
-func (i *inner) StopTask(_ string, grace time.Duration, signal string) error {
+func (i *fakeDriver) StopTask(_ string, grace time.Duration, signal string) error {
 	if i.stopped != nil {
 		i.stopped <- signal + " " + grace.String()
 	}
 	return i.refuse
 }
-func (i *inner) SignalTask(_ string, signal string) error {
+func (i *fakeDriver) SignalTask(_ string, signal string) error {
 	if i.signals != nil {
 		i.signals <- signal
 	}
 	return i.refuse
 }
-func (i *inner) DestroyTask(string, bool) error { return nil }
+func (i *fakeDriver) DestroyTask(string, bool) error { return nil }
 
-// world is an engine of which the test says what it finds.
-type world struct {
+type fakeEngine struct {
 	mu    sync.Mutex
-	finds []found // the last one stays
+	finds []found // the last one repeats
 	dies  bool    // tasks end with the daemon
 }
 
@@ -86,17 +85,17 @@ type found struct {
 	err error
 }
 
-func (w *world) Name() string                        { return engine.Docker }
-func (w *world) Reconnects() bool                    { return true }
-func (w *world) OutlivesDaemon(context.Context) bool { return !w.dies }
-func (w *world) Prepare(context.Context, *drivers.TaskConfig) (string, error) {
+func (w *fakeEngine) Name() string                        { return engine.Docker }
+func (w *fakeEngine) Reconnects() bool                    { return true }
+func (w *fakeEngine) OutlivesDaemon(context.Context) bool { return !w.dies }
+func (w *fakeEngine) Prepare(context.Context, *drivers.TaskConfig) (string, error) {
 	return "", nil
 }
-func (w *world) CgroupName(*drivers.TaskHandle) (string, error) { return "x", nil }
-func (w *world) Apply(context.Context, *drivers.TaskHandle, *limits.Cgroup, limits.Limits) error {
+func (w *fakeEngine) CgroupName(*drivers.TaskHandle) (string, error) { return "x", nil }
+func (w *fakeEngine) Apply(context.Context, *drivers.TaskHandle, *limits.Cgroup, limits.Limits) error {
 	return nil
 }
-func (w *world) Inspect(context.Context, *drivers.TaskHandle) (engine.State, error) {
+func (w *fakeEngine) Inspect(context.Context, *drivers.TaskHandle) (engine.State, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f := w.finds[0]
@@ -106,16 +105,14 @@ func (w *world) Inspect(context.Context, *drivers.TaskHandle) (engine.State, err
 	return f.State, f.err
 }
 
-// waiting returns a driver that holds one task in an instance, and a channel of
-// the messages of its events.
-func waiting(t *testing.T, finds ...found) (d *Driver, first, second *inner, messages <-chan string) {
-	first = &inner{results: make(chan *drivers.ExitResult, 1), recovered: make(chan string, 1)}
-	second = &inner{results: make(chan *drivers.ExitResult, 1), recovered: make(chan string, 1)}
+func waiting(t *testing.T, finds ...found) (d *Driver, first, second *fakeDriver, messages <-chan string) {
+	first = &fakeDriver{results: make(chan *drivers.ExitResult, 1), recovered: make(chan string, 1)}
+	second = &fakeDriver{results: make(chan *drivers.ExitResult, 1), recovered: make(chan string, 1)}
 	d = New(t.Context(), Name, hclog.NewNullLogger())
 	d.newDriver = func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error) { return second, nil }
 	s := &setup{
 		settings: &settings{Settings: &config.Settings{Engine: engine.Docker, DockerOutage: 3 * time.Second}},
-		config:   &base.Config{}, ctx: t.Context(), engine: &world{finds: finds}, primary: first,
+		config:   &base.Config{}, ctx: t.Context(), engine: &fakeEngine{finds: finds}, primary: first,
 		controller: control.New(control.Options{Emit: d.emit, Metrics: d.metrics}, hclog.NewNullLogger()),
 	}
 	d.setup.Store(s)
@@ -196,18 +193,18 @@ func TestTaskThatOutlivesDocker(t *testing.T) {
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
 }
 
-// The tasks of an outage share a further instance, which ends with the last of them.
+// The tasks of an outage share another instance, which ends with the last of them.
 func TestOutagesLeaveNoInstance(t *testing.T) {
 	d, first, _, messages := waiting(t, found{State: engine.State{Running: true, PID: 1}})
 	type made struct {
-		*inner
+		*fakeDriver
 		ctx context.Context
 	}
 	instances := make(chan made, 10)
 	d.newDriver = func(ctx context.Context, _ string, _ hclog.Logger) (drivers.DriverPlugin, error) {
-		m := made{&inner{results: make(chan *drivers.ExitResult), recovered: make(chan string, 10)}, ctx}
+		m := made{&fakeDriver{results: make(chan *drivers.ExitResult), recovered: make(chan string, 10)}, ctx}
 		instances <- m
-		return m.inner, nil
+		return m.fakeDriver, nil
 	}
 	ids := []string{"alloc/task/1", "alloc/task/2", "alloc/task/3"}
 	for _, id := range ids[1:] {
@@ -270,7 +267,7 @@ func TestTaskThatEndedDuringTheOutage(t *testing.T) {
 
 func TestTaskThatDockerEndedIsNoSuccess(t *testing.T) {
 	d, first, _, _ := waiting(t, found{State: engine.State{ExitCode: 0}})
-	d.setup.Load().engine.(*world).dies = true
+	d.setup.Load().engine.(*fakeEngine).dies = true
 	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
 	must.NoError(t, err)
 	first.results <- lost
@@ -387,8 +384,8 @@ func TestEnded(t *testing.T) {
 	must.True(t, ended(dir, "b", seen))
 }
 
-// A task that swaps the name of its log pipe for a link does not make us open another
-// file for writing.
+// A task that replaces its log pipe by a link cannot make the driver open another file
+// for writing.
 func TestLogPipesAreNotSwapped(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

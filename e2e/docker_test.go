@@ -130,7 +130,7 @@ func TestReaperStock(t *testing.T) {
 	alloc, err := c.agent.WaitTerminal(deadline(t, 2*startDeadline), "victim")
 	must.NoError(t, err)
 	must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
-	c.waitEvent(t, alloc, "train", "removed by somebody else", "dangling_containers", `plugin "docker"`)
+	c.waitEvent(t, alloc, "train", "removed from outside", "dangling_containers", `plugin "docker"`)
 }
 
 func runContainer(t *testing.T, d *harness.Docker, labels map[string]string) string {

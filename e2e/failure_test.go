@@ -43,7 +43,7 @@ func testUnreadableLogs(t *testing.T, c *cluster) {
 	must.NoError(t, os.Rename(log, log+".away"))
 	must.NoError(t, unix.Mkfifo(log, 0o644))
 
-	c.waitEvent(t, alloc, "train", "progress cannot be read from its output")
+	c.waitEvent(t, alloc, "train", "cannot read its progress from its output")
 	// The loop does not hang: another task is measured.
 	other := c.start(t, job{id: "other", tasks: []task{{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}}}})
 	c.waitStatus(t, other, "train", "measured", func(s status.Status) bool { return s.Reports > 20 })
@@ -54,7 +54,7 @@ func testUnreadableLogs(t *testing.T, c *cluster) {
 	must.NoError(t, err)
 	c.waitStatus(t, alloc, "train", "measured again", func(s status.Status) bool { return s.Reports > st.Reports })
 	must.True(t, harness.Alive(pid))
-	must.Eq(t, 1, countEvents(t, c, alloc, "train", "progress cannot be read from its output"))
+	must.Eq(t, 1, countEvents(t, c, alloc, "train", "cannot read its progress from its output"))
 }
 
 // testDockerHangs suspends the daemon, which accepts connections without responding. Tasks keep
@@ -70,7 +70,7 @@ func testDockerHangs(t *testing.T, c *cluster) {
 	// A manual change of the limit cannot be corrected yet.
 	k := kernel(t, p.flatPID)
 	must.NoError(t, os.WriteFile(filepath.Join(k.Path, "cpu.shares"), []byte("399"), 0))
-	c.waitEvent(t, p.flat, "train", "limit could not be set")
+	c.waitEvent(t, p.flat, "train", "cannot set its CPU limit")
 	must.NoError(t, c.docker.Resume())
 	eventually(t, "the limit is in force again", func() error {
 		if k := kernel(t, p.flatPID); k.Shares > 300 {
@@ -139,12 +139,12 @@ func TestDiskFull(t *testing.T) {
 	}
 	must.ErrorIs(t, err, unix.ENOSPC)
 
-	c.waitEvent(t, alloc, "train", "status files cannot be written")
+	c.waitEvent(t, alloc, "train", "cannot write status files")
 	must.True(t, harness.Alive(pid))
 	must.NoError(t, os.Remove(filler))
 	must.NoError(t, f.Close())
 	c.waitStatus(t, alloc, "train", "written again", func(s status.Status) bool { return s.CPUSeconds > before.CPUSeconds && s.Updated.After(before.Updated) })
 	must.True(t, harness.Alive(pid))
 	must.Eq(t, pid, c.pid(t, alloc, "train"))
-	must.Eq(t, 1, countEvents(t, c, alloc, "train", "status files cannot be written"))
+	must.Eq(t, 1, countEvents(t, c, alloc, "train", "cannot write status files"))
 }

@@ -188,7 +188,7 @@ func (n gpuNode) killGPUPlugin(t *testing.T) {
 // testParked checks what is shown of a parked job.
 func testParked(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "low", "high")
-	n.waitEvent(t, low, "train", fmt.Sprintf("GPU: its GPU memory is in the host's memory, to make room for task \"train\" of allocation %s (job \"high\"); it comes back by itself", high.ID[:8]))
+	n.waitEvent(t, low, "train", fmt.Sprintf("GPU: its GPU memory is in the host's memory, to make room for task \"train\" of allocation %s (job \"high\"); it is restored automatically", high.ID[:8]))
 	eventually(t, "Nomad shows what is parked", func() error {
 		all, err := n.seats()
 		if err != nil {
@@ -214,7 +214,7 @@ func testParked(t *testing.T, n gpuNode) {
 	n.succeeds(t, high)
 	n.back(t, low)
 	if n.engine == "exec" { // takes half a minute more
-		n.waitEvent(t, low, "train", "GPU: the task goes on after ", "in which it was parked")
+		n.waitEvent(t, low, "train", "GPU: running again after ", "parked")
 	}
 	_, err = n.agent.WaitLog(deadline(t, startDeadline), low, "train", "stdout", fmt.Sprintf(`{"round": %d,`, strings.Count(out, `{"round"`)+3))
 	must.NoError(t, err)
@@ -324,7 +324,7 @@ func testNoHostMemory(t *testing.T, n gpuNode) {
 
 	low := n.runs(t, n.memory(n.hog("poor", 10, hogMiB), "memory = 100"))
 	high := n.start(t, n.hog("waits", 90, hogMiB))
-	ev := n.waitEvent(t, low, "train", "GPU: its memory cannot make room for others, who may be denied theirs: ", "not enough host memory", "give the task a memory_max that is at least ")
+	ev := n.waitEvent(t, low, "train", "GPU: cannot park its memory, so that other requests may fail: ", "not enough host memory", "give the task a memory_max that is at least ")
 	_, text, _ := strings.Cut(harness.EventText(ev), "at least ")
 	text, _, _ = strings.Cut(text, " ")
 	lacks, err := strconv.Atoi(text)

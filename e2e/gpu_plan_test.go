@@ -103,7 +103,7 @@ func testPlanned(t *testing.T, n gpuNode, j job) {
 		}
 		return errors.New("none is")
 	})
-	n.waitEvent(t, paused, "train", "GPU: its GPU memory is about to rise when there is no room for it; it comes back by itself")
+	n.waitEvent(t, paused, "train", "GPU: its GPU memory is about to rise when there is no room for it; it is restored automatically")
 	for _, alloc := range both {
 		n.succeeds(t, alloc)
 	}

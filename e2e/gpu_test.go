@@ -232,7 +232,7 @@ func testNoCard(t *testing.T) {
 	k := shell("echo here")
 	k.meta = map[string]string{"ebbtide_gpu_memory": "64"}
 	alloc := c.finish(t, job{id: "plain", tasks: []task{k}})
-	c.waitEvent(t, alloc, "train", "GPU: without effect: meta.ebbtide_gpu_memory; the task has no seat")
+	c.waitEvent(t, alloc, "train", "GPU: ignored: meta.ebbtide_gpu_memory; the task has no shared seat")
 	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus)
 	node, err := c.agent.Node(t.Context())
 	must.NoError(t, err)

@@ -85,10 +85,10 @@ func testHostile(t *testing.T, c *cluster) {
 	})
 	n.unaffected(t, before, n.watch(t, "attacked"))
 	n.conserved(t)
-	c.waitEvent(t, alloc, "forge", "its progress cannot be read from its output")
-	c.waitEvent(t, alloc, "swap", "its progress cannot be read from the file")
+	c.waitEvent(t, alloc, "forge", "cannot read its progress from its output")
+	c.waitEvent(t, alloc, "swap", "cannot read its progress from the file")
 	if len(attackers.tasks) > 4 {
-		c.waitEvent(t, alloc, "redirect", "its progress cannot be read from the endpoint", "302")
+		c.waitEvent(t, alloc, "redirect", "cannot read its progress from the endpoint", "302")
 	}
 
 	pids := c.agent.PluginPIDs("ebbtide-driver")

@@ -56,7 +56,7 @@ func (g goal) ready(t *testing.T) status.Status {
 // runsOn waits until a task reports again.
 func (g goal) runsOn(t *testing.T, why string, reports int64) {
 	t.Helper()
-	g.c.waitEvent(t, g.alloc, "train", "runs on: "+why)
+	g.c.waitEvent(t, g.alloc, "train", "keeps running: "+why)
 	g.c.waitStatus(t, g.alloc, "train", "running on", func(s status.Status) bool { return s.Move.State == "" && s.Reports > reports })
 	must.Eq(t, []string{"start"}, g.lines(t, "starts"))
 }
@@ -78,7 +78,7 @@ func testMoveCalledOff(t *testing.T, c *cluster) {
 	st, err := c.status(t, g.alloc, "train")
 	must.NoError(t, err)
 	g.signal(t, "EBBTIDE_RELEASE")
-	g.runsOn(t, "the move was called off", st.Reports)
+	g.runsOn(t, "the move was canceled", st.Reports)
 	g.signal(t, "EBBTIDE_RELEASE") // repeating it is no error
 }
 
@@ -95,14 +95,14 @@ func testMoveStopped(t *testing.T, c *cluster) {
 func testMoveLeaseEnds(t *testing.T, c *cluster) {
 	g := startGoal(t, c, "move-lease", movable(saveScript, "8s"))
 	st := g.ready(t)
-	g.runsOn(t, "no move came within its lease", st.Reports)
+	g.runsOn(t, "no move within the lease", st.Reports)
 }
 
 func testMoveDoesNotSave(t *testing.T, c *cluster) {
 	g := startGoal(t, c, "move-unsaved", movable("", "10m", `timeout = "1s"`))
 	g.reporting(t)
 	g.signal(t, "EBBTIDE_CHECKPOINT")
-	c.waitEvent(t, g.alloc, "train", "not ready to be moved, and runs on: SIGUSR1 was sent and waited for 1s: nothing matches /alloc/data/ckpt-*")
+	c.waitEvent(t, g.alloc, "train", "cannot be moved, keeps running: no checkpoint within 1s of SIGUSR1: no file matches /alloc/data/ckpt-*")
 	st := c.waitStatus(t, g.alloc, "train", "failed to save", func(s status.Status) bool { return s.Move.State == "failed" })
 	must.StrContains(t, st.Move.Why, "nothing matches")
 	must.Eq(t, []string{"USR1"}, g.lines(t, "signals"))
@@ -120,7 +120,7 @@ func testMoveSavesAndEnds(t *testing.T, c *cluster) {
 	g.reporting(t)
 	g.signal(t, "EBBTIDE_CHECKPOINT")
 	c.waitEvent(t, g.alloc, "train", "checkpoint saved: ")
-	c.waitEvent(t, g.alloc, "train", "was not moved: it goes on here")
+	c.waitEvent(t, g.alloc, "train", "was not moved: it restarts here")
 	eventually(t, "it is started again", func() error {
 		if starts := g.lines(t, "starts"); len(starts) != 2 {
 			return fmt.Errorf("it was started %d times", len(starts))
@@ -146,7 +146,7 @@ func testMovePluginKilled(t *testing.T, c *cluster) {
 		}
 		return nil
 	})
-	g.runsOn(t, "no move came within its lease", st.Reports)
+	g.runsOn(t, "no move within the lease", st.Reports)
 	must.True(t, harness.Alive(pid))
 	c.waitStatus(t, stopped.alloc, "train", "still ready", func(s status.Status) bool { return s.Move.State == "ready" })
 	c.stop(t, "move-killed-stopped")

@@ -168,7 +168,7 @@ func TestRelocate(t *testing.T) {
 		return job{id: "silent", tasks: []task{silent}}
 	}
 	before := first.start(t, run(10_000_000))
-	_, err := first.agent.WaitEvent(deadline(t, startDeadline), before.ID, "train", "CPU-seconds; its next run will be expected to take as long")
+	_, err := first.agent.WaitEvent(deadline(t, startDeadline), before.ID, "train", "CPU-seconds; the next run is expected to use as much")
 	must.NoError(t, err)
 	first.stop(t, "silent")
 	first.eligible(t, second, true)

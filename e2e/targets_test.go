@@ -354,7 +354,7 @@ func testTargetPauses(t *testing.T, c *cluster) {
 	other := strings.Replace(patient, "while :;", `while [ ! -e $d/value ];`, 1)
 	other = strings.Replace(other, "echo step=$n loss=$v", `echo "{\"step\": $n, \"val\": {\"loss\": 1}}"`, 1)
 	g := startGoal(t, c, "another-metric", withTargets(shell(preamble+saves+other+"\n"+patient), "", "50", ""))
-	c.waitEvent(t, g.alloc, "train", "its targets pause: the output now reports val.loss instead of loss")
+	c.waitEvent(t, g.alloc, "train", "its targets are paused: the output now reports val.loss instead of loss")
 	g.reporting(t)
 	must.SliceEmpty(t, g.lines(t, "signals"))
 	g.put(t, "value", "40")
@@ -390,7 +390,7 @@ func testTargetRestarted(t *testing.T, c *cluster) {
 	g.put(t, "release", "")
 	<-done // may fail: the task has ended
 	g.succeeded(t)
-	c.waitEvent(t, g.alloc, "train", "ebbtide: not started again: it has reached its objective, loss = 40, at ")
+	c.waitEvent(t, g.alloc, "train", "ebbtide: not restarted: it has reached its objective, loss = 40, at ")
 }
 
 // testTargetNewRun: an acceptable target holds for its run only, not after a failure.

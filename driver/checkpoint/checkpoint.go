@@ -1,8 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package checkpoint finds what a task writes when it is asked to save its state: a new
-// file, or directory, that matches a pattern and does not change any more.
+// Package checkpoint finds the checkpoint of a task: a new file or directory that
+// matches a pattern and has stopped changing. Start with Open and Files.Wait; Copy
+// carries a task's directories over.
 package checkpoint
 
 import (
@@ -25,33 +26,31 @@ import (
 
 // Config is the checkpoint block of a task's config.
 type Config struct {
-	// Path is the pattern of the files or directories, as the task names them; see
-	// path.Match. It lies in /local or /alloc/data, which Nomad moves with the task, or,
-	// if it is Shared, in a volume that the task finds on every node.
+	// Path is a pattern (path.Match) of files or directories, by the task's paths: in
+	// /local or /alloc/data, which Nomad migrates, or, if Shared, in a volume available
+	// on every node.
 	Path   string
 	Shared bool
 	// Signal makes the task save.
 	Signal string
-	// Timeout is how long that may take.
+	// Timeout is the maximum duration of a save.
 	Timeout time.Duration
-	// Lease is for how long the task stands still afterwards, waiting to be moved.
+	// Lease is how long the task then stays frozen, waiting for its move.
 	Lease time.Duration
 }
 
-// The defaults of a Config.
 const (
 	DefaultSignal  = "SIGUSR1"
 	DefaultTimeout = time.Minute
 	DefaultLease   = time.Minute
 )
 
-// The bounds of Timeout and Lease.
 const (
-	least = time.Second
-	most  = time.Hour
+	minDuration = time.Second
+	maxDuration = time.Hour
 )
 
-// Validate returns every error, joined; each names the field of the block.
+// Validate returns all errors, joined; each names the block's field.
 func (c Config) Validate() error {
 	var errs fields.Errors
 	root, pattern, own := progress.SplitPath(c.Path)
@@ -72,15 +71,15 @@ func (c Config) Validate() error {
 		field string
 		value time.Duration
 	}{{"timeout", c.Timeout}, {"lease", c.Lease}} {
-		if d.value < least || d.value > most {
-			errs.Add("checkpoint."+d.field, "must be a duration from %v to %v, got %v", least, most, d.value)
+		if d.value < minDuration || d.value > maxDuration {
+			errs.Add("checkpoint."+d.field, "must be a duration from %v to %v, got %v", minDuration, maxDuration, d.value)
 		}
 	}
 	return errs.Err()
 }
 
-// Ends says whether the signal ends a process that does not handle it: many trainers
-// save and exit.
+// Ends reports whether the signal ends a process without a handler: many trainers save
+// and exit.
 func (c Config) Ends() bool {
 	return slices.Contains([]string{"SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP"}, c.Signal)
 }
@@ -91,23 +90,22 @@ type Saved struct {
 	Bytes int64
 }
 
-// stamp tells whether something has changed. For a directory it is that of all files
-// in it.
+// stamp detects changes; for a directory it sums all files in it.
 type stamp struct {
 	files int
 	bytes int64
 	last  time.Time
 }
 
-// Dirs are directories of a task on the host.
+// Dirs are a task's directories on the host.
 type Dirs struct {
 	Local, Alloc string
-	// Mounts are its volumes, by the paths at which it finds them.
+	// Mounts are its volumes, by mount path.
 	Mounts map[string]string
 }
 
-// find finds the directory that a valid Config names: on the host, and as the task names
-// it. What is left of the path is the pattern beneath it.
+// find returns the directory of a valid Config on the host and in the task, and the
+// pattern beneath it.
 func (d Dirs) find(c Config) (host, prefix, pattern string, err error) {
 	if !c.Shared {
 		root, pattern, ok := progress.SplitPath(c.Path)
@@ -120,7 +118,7 @@ func (d Dirs) find(c Config) (host, prefix, pattern string, err error) {
 	name := path.Clean(c.Path)
 	for at, mounted := range d.Mounts {
 		rest, ok := strings.CutPrefix(name, strings.TrimSuffix(path.Clean(at), "/")+"/")
-		if ok && len(at) > len(prefix) { // of mounts in mounts the innermost
+		if ok && len(at) > len(prefix) { // the innermost of nested mounts
 			host, prefix, pattern = mounted, path.Clean(at), rest
 		}
 	}
@@ -130,58 +128,54 @@ func (d Dirs) find(c Config) (host, prefix, pattern string, err error) {
 	return host, prefix, pattern, nil
 }
 
-// Check says whether one of the directories is the one that a valid Config names.
 func (d Dirs) Check(c Config) error {
 	_, _, _, err := d.find(c)
 	return err
 }
 
-// Files are those that match a pattern. Close must be called.
+// Files are the files that match a pattern. Close must be called.
 type Files struct {
 	root    *taskfs.Dir
 	prefix  string        // of the task's names: "/alloc"
 	pattern string        // beneath root
-	closed  *watch        // nil: what changes is only seen by looking
-	every   time.Duration // between two looks
+	closed  *watch        // nil: changes are only seen by polling
+	every   time.Duration // polling interval
 }
 
-// Open opens the directory that a valid Config names.
 func Open(c Config, dirs Dirs) (*Files, error) {
 	base, prefix, pattern, err := dirs.find(c)
 	if err != nil {
 		return nil, err
 	}
 	dir := ""
-	if !c.Shared { // a volume has been named by the operator
+	if !c.Shared { // a volume's path is the operator's
 		base, dir = filepath.Split(base)
 	}
 	root, err := taskfs.Open(base, dir)
 	if err != nil {
 		return nil, fmt.Errorf("opening the directory of checkpoints: %w", err)
 	}
-	f := &Files{root: root, prefix: prefix, pattern: pattern, every: Stable / looks}
+	f := &Files{root: root, prefix: prefix, pattern: pattern, every: Stable / scans}
 	if !strings.ContainsAny(pattern, `*?[\`) {
-		// Without it a checkpoint is found a moment later.
+		// An optimisation only.
 		f.closed, _ = newWatch(root, pattern)
 	}
 	return f, nil
 }
 
-// Close closes the directory.
 func (f *Files) Close() error { return errors.Join(f.closed.close(), f.root.Close()) }
 
-// State is what there is at a moment.
+// State maps the existing matches to their stamps.
 type State map[string]stamp
 
-// Bounds of what is looked at.
 const (
 	maxEntries = 100_000
 	maxDepth   = 32
 )
 
-// Look looks at everything that matches. What vanishes meanwhile, or cannot be read, is
-// left out; a link is a file without content.
-func (f *Files) Look() (State, error) {
+// Scan returns the state of all matches. Vanished and unreadable files are skipped; a
+// link is a file without content.
+func (f *Files) Scan() (State, error) {
 	names, err := f.root.Glob(f.pattern, maxEntries)
 	state := make(State, len(names))
 	left := maxEntries
@@ -212,13 +206,12 @@ func (f *Files) Look() (State, error) {
 	return state, nil
 }
 
-// Remove removes all that matches.
 func (f *Files) Remove() error {
 	names, err := f.root.Glob(f.pattern, maxEntries)
 	if err != nil {
 		return err
 	}
-	var all []string // a directory before what is in it
+	var all []string // a directory before its content
 	for _, name := range names {
 		bounds := taskfs.Bounds{Entries: maxEntries - len(all), Depth: maxDepth}
 		err := f.root.Walk(name, bounds, func(name string, _ taskfs.Stat, err error) error {
@@ -237,7 +230,7 @@ func (f *Files) Remove() error {
 	return nil
 }
 
-// Sizes are the sizes in bytes of what is there, by the names that the task has for it.
+// Sizes are the sizes of the matches in bytes, by the task's paths.
 func (f *Files) Sizes(s State) map[string]int64 {
 	sizes := make(map[string]int64, len(s))
 	for name, is := range s {
@@ -246,25 +239,24 @@ func (f *Files) Sizes(s State) map[string]int64 {
 	return sizes
 }
 
-// Stable is how long a checkpoint must not have changed, and looks how often it is looked
-// at in that time.
+// Stable is how long a checkpoint must be unchanged, and scans the number of scans in
+// that time.
 const (
 	Stable = 500 * time.Millisecond
-	looks  = 5
+	scans  = 5
 )
 
-// Wait waits until something is there that was not in before, or has changed since, is
-// not empty and does not change any more. If several are, it is the one that was
-// written last.
+// Wait waits for a match that is new or changed since before, is not empty and has
+// stopped changing. Of several it returns the one written last.
 //
-// One that is named, without a wildcard, counts as whole at once when it is closed after
-// it was written, or gets its name: the task does no more work than need be that is lost
-// when it moves. Of others nobody knows how many files belong to one checkpoint.
+// A path without wildcards is complete as soon as it is closed after writing, or
+// renamed: the task loses as little work as possible. With wildcards, the number of
+// files per checkpoint is unknown.
 func (f *Files) Wait(ctx context.Context, before State) (Saved, error) {
 	unchanged := make(map[string]int)
 	var last State
 	for {
-		now, err := f.Look()
+		now, err := f.Scan()
 		if err != nil {
 			return Saved{}, err
 		}
@@ -281,7 +273,7 @@ func (f *Files) Wait(ctx context.Context, before State) (Saved, error) {
 		}
 		select {
 		case <-f.closed.events():
-			if now, err := f.Look(); err == nil {
+			if now, err := f.Scan(); err == nil {
 				if s := now[f.pattern]; s != before[f.pattern] && s.bytes > 0 {
 					return Saved{Path: path.Join(f.prefix, f.pattern), Bytes: s.bytes}, nil
 				}
@@ -293,14 +285,14 @@ func (f *Files) Wait(ctx context.Context, before State) (Saved, error) {
 	}
 }
 
-// newest is what was written last since before, and whether anything is still being
+// newest is the match written last since before, and whether any is still being
 // written.
 func (f *Files) newest(now, before State, unchanged map[string]int) (name string, busy bool) {
 	for _, n := range slices.Sorted(maps.Keys(now)) {
 		if now[n] == before[n] || now[n].bytes == 0 {
 			continue
 		}
-		busy = busy || unchanged[n] < looks
+		busy = busy || unchanged[n] < scans
 		if name == "" || now[n].last.After(now[name].last) {
 			name = n
 		}
@@ -308,7 +300,6 @@ func (f *Files) newest(now, before State, unchanged map[string]int) (name string
 	return name, busy
 }
 
-// why says why nothing came.
 func (f *Files) why(now, before State, err error) error {
 	pattern := path.Join(f.prefix, f.pattern)
 	changed := 0
@@ -319,9 +310,9 @@ func (f *Files) why(now, before State, err error) error {
 	}
 	switch {
 	case changed > 0:
-		return fmt.Errorf("what matches %s was still being written, or is empty: %w", pattern, err)
+		return fmt.Errorf("the checkpoint %s was still being written, or is empty: %w", pattern, err)
 	case len(now) > 0:
-		return fmt.Errorf("none of the %d that match %s is new: %w", len(now), pattern, err)
+		return fmt.Errorf("none of the %d files that match %s is new: %w", len(now), pattern, err)
 	}
-	return fmt.Errorf("nothing matches %s: %w", pattern, err)
+	return fmt.Errorf("no file matches %s: %w", pattern, err)
 }

@@ -67,7 +67,7 @@ func (p place) write(t *testing.T, name, text string) {
 
 func (p place) look(t *testing.T) State {
 	t.Helper()
-	s, err := p.files.Look()
+	s, err := p.files.Scan()
 	must.NoError(t, err)
 	return s
 }
@@ -120,7 +120,6 @@ func TestWait_directory(t *testing.T) {
 	must.Eq(t, Saved{Path: "/alloc/data/ckpt-1", Bytes: 9}, p.wait(t, before))
 }
 
-// Of several the one that was written last: trainers keep the last few.
 func TestWait_several(t *testing.T) {
 	p := newPlace(t)
 	before := p.look(t)
@@ -142,15 +141,14 @@ func TestWait_fails(t *testing.T) {
 		must.ErrorIs(t, err, context.DeadlineExceeded)
 		must.ErrorContains(t, err, want)
 	}
-	fails(p.look(t), "nothing matches /alloc/data/ckpt-*")
+	fails(p.look(t), "no file matches /alloc/data/ckpt-*")
 	p.write(t, "ckpt-1", "old")
-	fails(p.look(t), "none of the 1 that match /alloc/data/ckpt-* is new")
+	fails(p.look(t), "none of the 1 files that match /alloc/data/ckpt-* is new")
 	before := p.look(t)
 	p.write(t, "ckpt-2", "")
 	fails(before, "was still being written, or is empty")
 }
 
-// A link that leads out of the task's directory shows nothing of what is there.
 func TestLook_link(t *testing.T) {
 	p := newPlace(t)
 	outside := filepath.Join(t.TempDir(), "secret")
@@ -161,8 +159,7 @@ func TestLook_link(t *testing.T) {
 	}
 }
 
-// What is named without a wildcard is whole when it is closed or renamed; it need not be
-// looked at again and again.
+// A path without wildcards is complete when closed or renamed, without polling.
 func TestWait_closed(t *testing.T) {
 	p := newPlace(t)
 	p.files = open(t, config("/alloc/data/model.ckpt"), Dirs{Alloc: filepath.Dir(p.dir)})
@@ -181,7 +178,7 @@ func TestWait_closed(t *testing.T) {
 			p.write(t, "tmp", "whole")
 			_ = os.Rename(filepath.Join(p.dir, "tmp"), name)
 		},
-		func() { // a directory that is renamed is whole, too
+		func() { // a renamed directory is complete, too
 			_ = os.Remove(name)
 			p.write(t, "next/weights", "in a directory")
 			_ = os.Rename(filepath.Join(p.dir, "next"), name)
@@ -191,8 +188,7 @@ func TestWait_closed(t *testing.T) {
 		go write()
 		must.Eq(t, Saved{Path: "/alloc/data/model.ckpt", Bytes: []int64{10, 5, 14}[i]}, p.wait(t, before))
 	}
-	// An empty one is not.
-	p.files.every = Stable / looks
+	p.files.every = Stable / scans
 	must.NoError(t, os.RemoveAll(name))
 	before := p.look(t)
 	p.write(t, "model.ckpt", "")
@@ -201,7 +197,6 @@ func TestWait_closed(t *testing.T) {
 	_, err := p.files.Wait(ctx, before)
 	must.ErrorContains(t, err, "was still being written, or is empty")
 
-	// A directory that is not there yet cannot be watched: it is looked at.
 	p.files = open(t, config("/alloc/data/later/model.ckpt"), Dirs{Alloc: filepath.Dir(p.dir)})
 	before = p.look(t)
 	p.write(t, "later/model.ckpt", "abc")
@@ -227,7 +222,6 @@ func TestShared(t *testing.T) {
 	must.Eq(t, Saved{Path: "/models/vae/a.ckpt", Bytes: 3}, p.wait(t, before))
 	_, err := Open(shared("/elsewhere/*.ckpt"), dirs)
 	must.EqError(t, err, `checkpoint.path: "/elsewhere/*.ckpt" is not in a volume_mount of the task, and shared is set`)
-	// It does not lead out of the volume.
 	_, err = Open(shared("/models/../etc/*"), dirs)
 	must.ErrorContains(t, err, "not in a volume_mount")
 }

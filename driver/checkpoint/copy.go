@@ -17,12 +17,12 @@ import (
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
-// Bounds of a Copy, of each of its directories.
+// copied bounds a Copy, for each of its directories.
 var copied = taskfs.Bounds{Entries: 10_000_000, Depth: 256}
 
-// Copy copies what Nomad would carry over from an allocation to the next one: the task's
-// own directory, and alloc/data. What is there already stays, and what is neither a file
-// nor a directory is left out.
+// Copy copies what Nomad would migrate to the next allocation: the task's own
+// directory, and alloc/data. Existing files are kept; anything but files and
+// directories is skipped.
 func Copy(from, to Dirs) error {
 	for _, d := range []struct{ from, to, beneath string }{{from.Alloc, to.Alloc, "data"}, {from.Local, to.Local, "."}} {
 		if err := copyTree(d.from, d.to, d.beneath); err != nil {
@@ -84,12 +84,12 @@ func copyFile(src, dst *taskfs.Dir, name string) error {
 	return errors.Join(copyData(out, in, s.Size), out.Chown(int(s.Uid), int(s.Gid)), out.Close())
 }
 
-// copyData copies the content of a file up to a size. Its holes stay holes: they take no
-// room where they are, and may be larger than any disk.
+// copyData copies a file's content up to a size and keeps its holes, which may exceed
+// any disk.
 func copyData(out, in *os.File, size int64) error {
 	for at := int64(0); ; {
 		data, err := in.Seek(at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) || data >= size { // a hole up to the end
+		if errors.Is(err, unix.ENXIO) || data >= size {
 			return out.Truncate(size)
 		}
 		if err != nil {

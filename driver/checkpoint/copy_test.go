@@ -40,10 +40,10 @@ func TestCopy(t *testing.T) {
 		must.NoError(t, os.Symlink(target, filepath.Join(from.Local, name)))
 	}
 	must.NoError(t, unix.Mkfifo(filepath.Join(from.Local, "pipe"), 0o600))
-	// A link in the other directory does not lead the copy away.
+	// A link in the destination does not redirect the copy.
 	must.NoError(t, os.Symlink(outside, filepath.Join(to.Alloc, "data/sub")))
 	file(from.Alloc, "data/none", "", 0o600)
-	// More than any disk has.
+	// Larger than any disk.
 	huge := filepath.Join(from.Local, "huge")
 	file(from.Local, "huge", "begin", 0o600)
 	f, err := os.OpenFile(huge, os.O_WRONLY, 0)
@@ -79,6 +79,6 @@ func TestCopy(t *testing.T) {
 	must.Less(t, 1<<20, info.Sys().(*syscall.Stat_t).Blocks*512)
 
 	file(from.Alloc, "data/sub/x", "x", 0o600)
-	must.ErrorContains(t, Copy(from, to), "a symbolic link is there")
+	must.ErrorContains(t, Copy(from, to), "a symbolic link found")
 	must.FileNotExists(t, filepath.Join(outside, "x"))
 }

@@ -16,16 +16,14 @@ import (
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
-// watch tells when a file was closed by who has written it, or has got its name: inotify's
-// CLOSE_WRITE and MOVED_TO, which fsnotify does not pass on. The methods of nil are those
-// of a watch that tells nothing.
+// watch signals when a file is closed after writing or renamed: inotify's CLOSE_WRITE
+// and MOVED_TO, which fsnotify lacks. A nil watch never signals.
 type watch struct {
-	queue *os.File
-	told  chan struct{} // holds one: something has happened
-	ended chan struct{} // closed when the queue is not read any more
+	queue  *os.File
+	signal chan struct{} // capacity 1
+	ended  chan struct{} // closed when the queue is no longer read
 }
 
-// newWatch watches for a file beneath a directory.
 func newWatch(root *taskfs.Dir, name string) (*watch, error) {
 	dir, err := root.Sub(path.Dir(name))
 	if err != nil {
@@ -36,8 +34,8 @@ func newWatch(root *taskfs.Dir, name string) (*watch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", name, err)
 	}
-	w := &watch{queue: os.NewFile(uintptr(fd), "inotify"), told: make(chan struct{}, 1), ended: make(chan struct{})}
-	// By its descriptor: the path might be another directory by now.
+	w := &watch{queue: os.NewFile(uintptr(fd), "inotify"), signal: make(chan struct{}, 1), ended: make(chan struct{})}
+	// By descriptor: the path may lead to another directory by now.
 	if _, err := unix.InotifyAddWatch(fd, fmt.Sprintf("/proc/self/fd/%d", dir.Fd()), unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO); err != nil {
 		return nil, errors.Join(fmt.Errorf("watching %s: %w", name, err), w.queue.Close())
 	}
@@ -45,7 +43,6 @@ func newWatch(root *taskfs.Dir, name string) (*watch, error) {
 	return w, nil
 }
 
-// read reads events until the queue is closed.
 func (w *watch) read(name string) {
 	defer close(w.ended)
 	buf := make([]byte, 64<<10)
@@ -59,7 +56,7 @@ func (w *watch) read(name string) {
 			size := int(binary.NativeEndian.Uint32(rest[12:16]))
 			if string(bytes.TrimRight(rest[unix.SizeofInotifyEvent:unix.SizeofInotifyEvent+size], "\x00")) == name {
 				select {
-				case w.told <- struct{}{}:
+				case w.signal <- struct{}{}:
 				default:
 				}
 			}
@@ -68,12 +65,11 @@ func (w *watch) read(name string) {
 	}
 }
 
-// events is where something arrives when the file may be whole.
 func (w *watch) events() <-chan struct{} {
 	if w == nil {
 		return nil
 	}
-	return w.told
+	return w.signal
 }
 
 func (w *watch) close() error {

@@ -1,10 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package config knows the plugin's own options in an agent's configuration: their
-// names, types and defaults, and what is allowed. Those of the policies come from the
-// policies' own folders. It is apart from package driver because that links Nomad's
-// drivers, which the command line must not.
+// Package config defines the plugin's options in the agent's configuration: names,
+// types, defaults and validation (Parse). The policies add theirs. It is separate from
+// package driver, which links Nomad's drivers, for the command line.
 package config
 
 import (
@@ -24,16 +23,14 @@ import (
 	"github.com/ebbtide/ebbtide/internal/metricsserver"
 )
 
-// Names of the engines, which are the names of the decorated Nomad drivers.
 const (
 	EngineDocker = "docker"
 	EngineExec   = "exec"
 )
 
-// Engines lists the engines in the order in which they are documented.
 func Engines() []string { return []string{EngineDocker, EngineExec} }
 
-// common are the options that are no policy's, as they are written: durations are text.
+// common are the options that belong to no policy, as written: durations are strings.
 type common struct {
 	Engine          string  `json:"engine"`
 	Policy          string  `json:"policy"`
@@ -52,7 +49,6 @@ type common struct {
 	Metrics         string  `json:"metrics_address"`
 }
 
-// Options lists Ebbtide's own options in the order in which they are documented.
 func Options() []policy.Option {
 	const text, number = policy.KindString, policy.KindNumber
 	return slices.Concat([]policy.Option{
@@ -97,14 +93,14 @@ func either(values ...string) string { return "`" + strings.Join(values, "`, `")
 type Settings struct {
 	Engine          string
 	Policy          policy.Decider
-	Policies        map[string]json.RawMessage // the parameters of each policy, by its name
+	Policies        map[string]json.RawMessage
 	Mode            plan.Mode
 	Estimator       string
 	SpeCon          specon.Params
 	SpeConInterval  time.Duration
 	Interval        time.Duration
 	MaxInterval     time.Duration
-	PoolCores       float64 // cores; 0 = the node's CPU less what Nomad reserves
+	PoolCores       float64 // cores; 0 = the node's CPU less Nomad's reserve
 	QuotaMinCores   float64 // cores
 	IOWeight        bool
 	NoProgressAfter time.Duration
@@ -113,9 +109,8 @@ type Settings struct {
 	Metrics         metricsserver.Address
 }
 
-// Parse checks the options and parses them; values holds those that are set, by name, as
-// strings, float64s and bools. Its error is a fields.Errors that reports all that is
-// wrong, each naming the option, the value and what is allowed.
+// Parse validates and parses the options; values holds those that are set as strings,
+// float64s and bools. The error is a fields.Errors with all errors.
 func Parse(values map[string]any) (*Settings, error) {
 	var errs fields.Errors
 	all := make(map[string]json.RawMessage)
@@ -161,7 +156,6 @@ func Parse(values map[string]any) (*Settings, error) {
 	return s, nil
 }
 
-// parse checks the options that are no policy's.
 func (c common) parse(errs *fields.Errors) *Settings {
 	s := &Settings{
 		Engine:        c.Engine,
@@ -201,7 +195,7 @@ func (c common) parse(errs *fields.Errors) *Settings {
 	}
 	s.Interval = duration("interval", c.Interval, time.Second, time.Hour)
 	s.MaxInterval = duration("max_interval", c.MaxInterval, time.Second, 24*time.Hour)
-	if s.MaxInterval > 0 && s.Interval > s.MaxInterval { // one that is no duration has been reported
+	if s.MaxInterval > 0 && s.Interval > s.MaxInterval { // an invalid duration has been reported
 		errs.Add("max_interval", "must not be less than interval (%s), got %q", c.Interval, c.MaxInterval)
 	}
 	s.SpeConInterval = duration("specon_interval", c.SpeConInterval, time.Second, time.Hour)

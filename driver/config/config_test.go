@@ -17,7 +17,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 )
 
-// Every option of our own has a field of the same kind.
 func TestOptions_fields(t *testing.T) {
 	kinds := make(map[string]string)
 	names := make(map[string]bool)
@@ -36,7 +35,6 @@ func TestOptions_fields(t *testing.T) {
 	}
 }
 
-// The defaults of the agent's options are those of the policies' parameters.
 func TestParse_defaults(t *testing.T) {
 	s, err := Parse(nil)
 	must.NoError(t, err)

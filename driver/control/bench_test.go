@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// paperKernel reads a file or two for each question, as a real cgroup does.
+// paperKernel reads files like a real cgroup.
 type paperKernel struct {
 	*kernel
 	path string
@@ -41,11 +41,11 @@ func (k paperKernel) Read() (limits.Limits, error) {
 	return k.kernel.Read()
 }
 
-// BenchmarkLoop is a second in the life of the loop with 100 tasks, each of which
-// reports twice a second, under each policy: logs, usage, growth, decisions every 20 s,
-// status files, but not the pictures, which have a budget of their own (package
-// publish). The metric core% is CPU time (user and system) per second, in per cent of a
-// core, less what it takes to write the logs. It runs in real time: -benchtime 40x.
+// BenchmarkLoop is a second of the loop with 100 tasks that report twice a second,
+// under each policy: logs, usage, growth, decisions every 20 s and status files,
+// without pictures, which have their own budget (package publish). core% is CPU time
+// (user and system) per second, in per cent of a core, less that for writing the logs.
+// It runs in real time: -benchtime 40x.
 func BenchmarkLoop(b *testing.B) {
 	for _, name := range policies.Names() {
 		b.Run(name, func(b *testing.B) {
@@ -84,7 +84,6 @@ func BenchmarkLoop(b *testing.B) {
 	}
 }
 
-// cpuTime is what this process has used so far.
 func cpuTime(b *testing.B) time.Duration {
 	var ru unix.Rusage
 	must.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &ru))

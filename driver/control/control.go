@@ -1,15 +1,14 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package control is the loop that runs beside a node's tasks. It takes over what their
-// observers have measured (package measure), makes a snapshot of the node
-// (policy.Snapshot), asks the policy, turns its outcome into limits (package plan), puts
-// those into force (package enforce), and shows what it did (package publish).
+// Package control is the loop beside a node's tasks: it collects the observers'
+// measurements (package measure), takes a snapshot of the node (policy.Snapshot), asks
+// the policy, plans limits (package plan), enforces them (package enforce) and
+// publishes the result (package publish). Start with Controller.Run and decide.
 //
-// One goroutine owns all state. Whatever may hang (reading progress, the engine's
-// daemon, drawing) runs beside it. Nothing here ever returns an error to Nomad: a task
-// about which nothing is known, or whose limit cannot be set, runs as plain Nomad would
-// run it.
+// One goroutine owns all state; anything that may block (reading progress, the engine's
+// daemon, drawing) runs in others. The loop never returns an error to Nomad: a task
+// that cannot be measured or limited runs as under plain Nomad.
 package control
 
 import (
@@ -37,53 +36,53 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// Options configures a Controller. All of them have been validated.
+// Options configure a Controller; they must be valid.
 type Options struct {
 	Engine    string // for the status
 	Policy    policy.Decider
-	Policies  map[string]json.RawMessage // the parameters of all policies, for the snapshot
+	Policies  map[string]json.RawMessage
 	Estimator string
 	Mode      plan.Mode
 
-	Interval    time.Duration // initial interval of Algorithm 1
-	MaxInterval time.Duration // how far it may be doubled
+	Interval    time.Duration
+	MaxInterval time.Duration // its maximum
 
 	SpeCon         specon.Params
 	SpeConInterval time.Duration // over which a gain is measured
 
 	PoolCores     policy.Cores
-	PoolFixed     bool    // the operator set it: cores that tasks own are not taken off
+	PoolFixed     bool    // set by the operator: tasks' own cores are not subtracted
 	NodeMemory    float64 // bytes
 	QuotaMinCores float64
-	IOWeight      bool // also set a weight for block I/O, where the kernel has one
+	IOWeight      bool // also set block I/O weights, if the kernel has them
 
-	// SharedCores counts the CPUs that no task owns (limits.SharedCores); nil
-	// when only our own tasks count.
+	// SharedCores counts the CPUs that no task owns (limits.SharedCores); nil if only
+	// Ebbtide's own tasks count.
 	SharedCores func() (int, error)
 
-	// OwnQuota reads the CPU quota over the plugin, in cores, 0 if there is none
-	// (limits.OwnQuota); nil when it does not count. It may change at any time.
+	// OwnQuota reads the plugin's CPU quota in cores, 0 if none (limits.OwnQuota); nil
+	// to ignore it. It may change at any time.
 	OwnQuota func() (float64, error)
 
-	// Idle reads the machine's idle time, in core-seconds (limits.IdleTime); nil when it is
-	// not known.
+	// Idle reads the machine's idle time in core-seconds (limits.IdleTime); nil if
+	// unknown.
 	Idle func() (float64, error)
 
-	// NoProgressAfter is how long a task may write output that nothing matches
-	// before an event says so.
+	// NoProgressAfter is how long a task's output may lack progress before an event
+	// reports it.
 	NoProgressAfter time.Duration
 
-	// Node returns the ID of the Nomad node, "" while it is not known; nil if it never is.
+	// Node returns the Nomad node's ID, "" while unknown; nil if always unknown.
 	Node func() string
 
-	// Emit sends an event to Nomad. It is called from a goroutine of its own.
+	// Emit sends an event to Nomad, from another goroutine.
 	Emit func(publish.Event)
 
 	// Metrics are kept up to date.
 	Metrics *metrics.Metrics
 }
 
-// Cgroup is what the loop reads of a task's cgroup (limits.Cgroup).
+// Cgroup is the part of limits.Cgroup that the loop uses.
 type Cgroup interface {
 	Usage() (limits.Usage, error)
 	Resources() limits.Resources
@@ -95,51 +94,50 @@ type Cgroup interface {
 	SetConversion(limits.Conversion)
 }
 
-// Task is a running task as the driver hands it over.
+// Task is a running task.
 type Task struct {
 	ID, AllocID, Name, JobID string
 
 	SharedDir string      // the allocation's shared directory (NOMAD_ALLOC_DIR): output
 	Private   private.Dir // the allocation's private directory
 
-	// Open opens what the task's progress is read from. Where names it for people;
-	// "" is the task's output.
+	// Open opens the source of the task's progress. Where describes it; "" is the
+	// task's output.
 	Open  func() (progress.Source, error)
 	Where string
 
 	// Work is what is known of the task's size before it reports.
 	Work remaining.Declared
-	// OnEnd is called, beside the loop, with the last measurement.
+	// OnEnd is called with the last measurement, outside the loop.
 	OnEnd func(measure.Measurement)
 
-	// Targets are what the job wants; with Targets.QoE it is a service, and its reports
+	// Targets are the job's; with Targets.QoE the task is a service, and its reports
 	// are response times.
 	Targets target.Targets
-	// Watcher looks for the targets of a training task; nil without any.
+	// Watcher detects the targets of a training task; nil without any.
 	Watcher *target.Watcher
-	// OnTarget is called, beside the loop, when a target is reached for the first
-	// time. After the objective nothing more is decided for the task.
+	// OnTarget is called, outside the loop, when a target is first reached. After the
+	// objective there are no more decisions for the task.
 	OnTarget func(target.Reached)
 
 	Limited bool    // false: never limit it
-	Movable bool    // its job lets it be moved to another node
-	Pinned  float64 // cores that the task owns (`cores`); they are not in the pool
-	Shares  uint64  // what Nomad asked for, if the kernel cannot be read
+	Movable bool    // its job allows moves to another node
+	Pinned  float64 // cores that the task owns (`cores`), outside the pool
+	Shares  uint64  // requested from Nomad, if the kernel's are unreadable
 
-	// Recovered says that the task was running before this loop began.
+	// Recovered means that the task was running before this loop.
 	Recovered bool
 
-	// Locate finds the task's cgroup; it may ask a daemon.
+	// Locate finds the task's cgroup; it may call a daemon.
 	Locate func(context.Context) (Cgroup, error)
 	// GPU reads how the task fares on a shared card; nil: it has no seat on one. The error
 	// wraps fs.ErrNotExist if nothing is reported.
 	GPU func() (handoff.Report, error)
 
-	// Apply sets the task's limits; it may ask a daemon.
+	// Apply sets the task's limits; it may call a daemon.
 	Apply func(context.Context, Cgroup, limits.Limits) error
 }
 
-// kind is what the task is to a policy.
 func (t Task) kind() policy.Kind {
 	if t.Targets.QoE > 0 {
 		return policy.Service
@@ -164,19 +162,19 @@ type Controller struct {
 	decided    time.Time       // when the last decision was made
 	measuring  bool            // a run waits for the observers
 	pool       policy.Cores    // at the last decision
-	quiet      time.Time       // no decisions before: tasks are still being recovered
+	graceUntil time.Time       // no decisions before: tasks are still being recovered
 	alpha      float64         // of the last decision, NaN if the policy has none
 	state      json.RawMessage // the policy's own
 	floor      float64         // of the last decision
-	guarded    bool            // by the last decision, for an interval
+	guarded    bool            // the last decision guarantees its limits for an interval only
 	nextSpeCon time.Time       // when SpeCon's Algorithm 1 is due
-	gone       policy.Cores    // what tasks used that have left since the last run on time
+	leftCores  policy.Cores    // use of tasks that left since the last regular run
 	damper     *plan.Damper
 	snapshot   snapshot
 	twins      twins
 }
 
-// New returns a Controller. Run must be called for anything to happen.
+// New returns a Controller, to be started by Run.
 func New(opts Options, logger hclog.Logger) *Controller {
 	return &Controller{
 		opts:     opts,
@@ -190,26 +188,25 @@ func New(opts Options, logger hclog.Logger) *Controller {
 	}
 }
 
-// Add hands over a task. It does not block.
+// Add adds a task. It does not block.
 func (c *Controller) Add(t Task) {
 	c.post(func(ctx context.Context) { c.add(ctx, t) })
 }
 
-// Ended is what the loop knows of a task that has ended.
+// Ended is the loop's result for an ended task.
 type Ended struct {
-	Said bool          // an event was sent
-	Run  remaining.Run // what it took, as far as it was read by then
+	Reported bool          // an event was sent
+	Run      remaining.Run // its cost, as far as read by then
 }
 
-// Remove takes a task back: it has ended. It does not block. The channel says when the
-// loop knows.
+// Remove removes an ended task. It does not block; the channel receives the result.
 func (c *Controller) Remove(id string) <-chan Ended {
 	ended := make(chan Ended, 1)
 	c.post(func(ctx context.Context) { ended <- c.remove(ctx, id) })
 	return ended
 }
 
-// Earlier tells what an earlier run of a task took. It does not block.
+// Earlier sets the cost of a task's earlier run. It does not block.
 func (c *Controller) Earlier(id string, run remaining.Run) {
 	c.post(func(context.Context) {
 		if t := c.find(id); t != nil {
@@ -218,8 +215,8 @@ func (c *Controller) Earlier(id string, run remaining.Run) {
 	})
 }
 
-// Moving says how far the preparation of a task's move is. While it saves, the task has
-// what Nomad set: a limit would hold the move back. It does not block.
+// Moving sets the state of a task's move. While it saves, the task has Nomad's limits,
+// because ours would delay the move. It does not block.
 func (c *Controller) Moving(id string, m status.Move) {
 	c.post(func(ctx context.Context) {
 		t := c.find(id)
@@ -234,7 +231,7 @@ func (c *Controller) Moving(id string, m status.Move) {
 	})
 }
 
-// Step returns the last step that a task has reported; NaN if it is not known.
+// Step returns the last step that a task has reported; NaN if unknown.
 func (c *Controller) Step(ctx context.Context, id string) float64 {
 	step := make(chan float64, 1)
 	c.post(func(context.Context) {
@@ -252,7 +249,6 @@ func (c *Controller) Step(ctx context.Context, id string) float64 {
 	}
 }
 
-// post queues work for the loop.
 func (c *Controller) post(f func(context.Context)) {
 	c.mu.Lock()
 	c.posted = append(c.posted, f)
@@ -263,7 +259,6 @@ func (c *Controller) post(f func(context.Context)) {
 	}
 }
 
-// takePosted empties the queue.
 func (c *Controller) takePosted() []func(context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -272,20 +267,18 @@ func (c *Controller) takePosted() []func(context.Context) {
 	return fs
 }
 
-// tickEvery is how often tasks are looked at: often enough for several reports an
-// interval, at most once a second with the default interval.
+// tickEvery allows several reports per interval; at most once a second with the default
+// interval.
 func (c *Controller) tickEvery() time.Duration {
 	return min(max(c.opts.Interval/10, 100*time.Millisecond), time.Second)
 }
 
-// Run runs the loop until ctx is done. Limits stay as they are then: the tasks
-// outlive the plugin.
+// Run runs the loop until ctx is done. Limits then stay, as tasks outlive the plugin.
 func (c *Controller) Run(ctx context.Context) {
 	go c.plots.Run(ctx)
 	c.loop(ctx)
 }
 
-// loop is Run without drawing.
 func (c *Controller) loop(ctx context.Context) {
 	ticker := time.NewTicker(c.tickEvery())
 	defer ticker.Stop()
@@ -303,12 +296,11 @@ func (c *Controller) loop(ctx context.Context) {
 	}
 }
 
-// tick takes over what is new, decides when it is time, and shows what has changed.
 func (c *Controller) tick(ctx context.Context) {
 	now := time.Now()
 	for _, t := range c.tasks {
-		t.look(now)
-		t.lookGPU(now)
+		t.refresh(now)
+		t.refreshGPU(now)
 	}
 	c.runWhenDue(ctx, now)
 	for _, t := range c.tasks {
@@ -316,24 +308,24 @@ func (c *Controller) tick(ctx context.Context) {
 			c.show(t, now, false)
 		}
 	}
-	c.keepSnapshot()
+	c.saveSnapshot()
 	c.publishMetrics()
 	c.opts.Metrics.Tick.Observe(time.Since(now).Seconds())
 }
 
-// measureWithin is how long a run waits for the observers: as long as nobody notices. One
-// that is slower takes part with its last measurement.
+// measureWithin bounds the wait for observers. A slower one takes part with its last
+// measurement.
 func (c *Controller) measureWithin() time.Duration {
 	return min(c.opts.Interval/10, time.Second)
 }
 
-// runWhenDue decides at the end of an interval, and sorts the tasks for the shim at the
-// end of one of SpeCon's, when the observers have made their measurements.
+// runWhenDue decides at the end of an interval, and categorises for the shim at the end
+// of one of SpeCon's, after the observers have measured.
 func (c *Controller) runWhenDue(ctx context.Context, now time.Time) {
 	if c.nextSpeCon.IsZero() {
 		c.nextSpeCon = now.Add(c.opts.SpeConInterval)
 	}
-	run := !now.Before(c.nextRun) && !now.Before(c.quiet)
+	run := !now.Before(c.nextRun) && !now.Before(c.graceUntil)
 	sort := !now.Before(c.nextSpeCon)
 	if c.measuring || len(c.tasks) == 0 || !run && !sort {
 		return
@@ -362,13 +354,12 @@ func (c *Controller) runWhenDue(ctx context.Context, now time.Time) {
 				c.decide(ctx, policy.EventNone)
 			}
 			if sort {
-				c.sortForMoves(time.Now())
+				c.categorise(time.Now())
 			}
 		})
 	}()
 }
 
-// add takes a task up and starts to look for its cgroup.
 func (c *Controller) add(ctx context.Context, t Task) {
 	if c.find(t.ID) != nil {
 		return
@@ -377,14 +368,13 @@ func (c *Controller) add(ctx context.Context, t Task) {
 	c.tasks = append(c.tasks, s)
 	c.restoreTwins(s)
 	if t.Recovered {
-		// The driver recovers a node's tasks one by one. A decision over the
-		// first few would release limits only to set them again.
-		c.quiet = time.Now().Add(min(c.opts.Interval, 3*time.Second))
+		// The driver recovers tasks one by one: deciding over the first few would
+		// release limits only to set them again.
+		c.graceUntil = time.Now().Add(min(c.opts.Interval, 3*time.Second))
 	}
 	c.locate(ctx, s, 100*time.Millisecond)
 }
 
-// locate finds a task's cgroup beside the loop and tries again when that fails.
 func (c *Controller) locate(ctx context.Context, t *task, retry time.Duration) {
 	go func() {
 		cg, err := t.Locate(ctx)
@@ -404,8 +394,8 @@ func (c *Controller) locate(ctx context.Context, t *task, retry time.Duration) {
 				return
 			}
 			c.attach(t, cg)
-			if time.Now().Before(c.quiet) {
-				c.nextRun = c.quiet
+			if time.Now().Before(c.graceUntil) {
+				c.nextRun = c.graceUntil
 				return
 			}
 			c.decide(ctx, policy.EventJoin) // Algorithm 2: a join runs Algorithm 1 at once
@@ -413,7 +403,7 @@ func (c *Controller) locate(ctx context.Context, t *task, retry time.Duration) {
 	}()
 }
 
-// remove drops a task, writes its last status and decides anew for the others.
+// remove removes a task, writes its last status and decides for the others.
 func (c *Controller) remove(ctx context.Context, id string) (ended Ended) {
 	t := c.find(id)
 	if t == nil {
@@ -421,9 +411,9 @@ func (c *Controller) remove(ctx context.Context, id string) (ended Ended) {
 	}
 	t.gone = true
 	now := time.Now()
-	t.look(now)
+	t.refresh(now)
 	t.readUsage()
-	ended = Ended{Said: c.sayEnd(t, now), Run: t.m.Work.Run(t.usage.CPUSeconds)}
+	ended = Ended{Reported: c.reportEnd(t, now), Run: t.m.Work.Run(t.usage.CPUSeconds)}
 	c.show(t, now, true)
 	c.count(t)
 	c.opts.Metrics.EventsDropped.Add(float64(t.show.Waiting()))
@@ -432,25 +422,24 @@ func (c *Controller) remove(ctx context.Context, id string) (ended Ended) {
 		if t.OnEnd != nil {
 			t.OnEnd(m)
 		}
-		c.post(func(ctx context.Context) { c.lastLook(t, m.Reports) })
+		c.post(func(ctx context.Context) { c.finalStatus(t, m.Reports) })
 	})
 	c.tasks = slices.DeleteFunc(c.tasks, func(o *task) bool { return o == t })
 	if t.Limited {
-		c.gone += t.cores
+		c.leftCores += t.cores
 	}
-	if len(c.tasks) > 0 && !now.Before(c.quiet) {
+	if len(c.tasks) > 0 && !now.Before(c.graceUntil) {
 		c.decide(ctx, policy.EventLeave) // Algorithm 2: so does a leave
 	}
 	return ended
 }
 
-// lateOutput is how long after a task's end its last lines may still be on their
-// way through Nomad's log collector to the files that we read.
+// lateOutput is how long a task's last lines may take through Nomad's log collector.
 const lateOutput = 500 * time.Millisecond
 
-// lastLook takes over what a task wrote just before its end and corrects its last
-// status, unless the task has been started anew: the files are the new one's then.
-func (c *Controller) lastLook(t *task, reports int64) {
+// finalStatus corrects the last status with late reports, unless the task has been
+// restarted: the files are then the new one's.
+func (c *Controller) finalStatus(t *task, reports int64) {
 	for _, o := range c.tasks {
 		if o.AllocID == t.AllocID && o.Name == t.Name {
 			return
@@ -458,12 +447,11 @@ func (c *Controller) lastLook(t *task, reports int64) {
 	}
 	if reports > t.m.Reports {
 		now := time.Now()
-		t.look(now)
+		t.refresh(now)
 		c.show(t, now, true)
 	}
 }
 
-// find returns a task by its ID, or nil.
 func (c *Controller) find(id string) *task {
 	for _, t := range c.tasks {
 		if t.ID == id {

@@ -37,7 +37,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// kernel is a cgroup in memory. It takes what is set unless it is told to refuse.
 type kernel struct {
 	mu     sync.Mutex
 	usage  limits.Usage
@@ -48,7 +47,7 @@ type kernel struct {
 	ioSets    []uint64
 
 	refuse error
-	ignore bool // take it, but do nothing
+	ignore bool // accept, but do nothing
 	sets   int
 }
 
@@ -95,7 +94,6 @@ func (k *kernel) Threads() limits.Threads {
 	return limits.Threads{1: k.wanted}
 }
 
-// wants lets the threads of a task run, or wait for a CPU.
 func (k *kernel) wants(d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -113,7 +111,7 @@ func (k *kernel) InForce(want, got limits.Limits) bool { return want == got }
 func (k *kernel) Conversion() limits.Conversion        { return limits.Identity }
 func (k *kernel) SetConversion(limits.Conversion)      {}
 
-// node is a controller in a bubble of time, with real log files.
+// node is a controller in a synctest bubble, with real log files.
 type node struct {
 	t      testing.TB
 	c      *Controller
@@ -123,7 +121,6 @@ type node struct {
 	dir    string
 }
 
-// fake is a task on it.
 type fake struct {
 	Task
 	*kernel
@@ -131,12 +128,10 @@ type fake struct {
 	progress progress.Config // read when the task is started
 }
 
-// bubble makes a test whose time passes only while all goroutines wait.
 func bubble(f func(t *testing.T)) func(t *testing.T) {
 	return func(t *testing.T) { synctest.Test(t, f) }
 }
 
-// decider is a policy with options of an agent.
 func decider(t testing.TB, name string, options ...string) policy.Decider {
 	t.Helper()
 	p, err := policies.Find(name)
@@ -177,8 +172,7 @@ func (n *node) run(opts Options) {
 	time.Sleep(500 * time.Millisecond)
 }
 
-// restart lets the controller be succeeded by another one, as when the plugin is
-// restarted, which takes the tasks up again.
+// restart replaces the controller, as a restart of the plugin, and recovers the tasks.
 func (n *node) restart(change func(*Options), fakes ...*fake) {
 	n.t.Helper()
 	n.stop()
@@ -194,7 +188,7 @@ func (n *node) restart(change func(*Options), fakes ...*fake) {
 	}
 }
 
-// task makes a task's directories and its cgroup.
+// task creates a task's directories and cgroup.
 func (n *node) task(name string) *fake {
 	n.t.Helper()
 	alloc := filepath.Join(n.dir, name, "alloc")
@@ -216,24 +210,21 @@ func (n *node) task(name string) *fake {
 	return f
 }
 
-// start adds a task and waits until the loop has done what there is to do.
 func (n *node) start(f *fake) {
 	n.t.Helper()
 	n.c.Add(f.Task)
 	synctest.Wait()
 }
 
-// remove takes a task back.
 func (n *node) remove(f *fake) {
 	n.t.Helper()
 	n.c.Remove(f.ID)
 	synctest.Wait()
 }
 
-// behaviour is what tasks do in a second: the CPU-seconds they use, and a line.
+// behaviour maps tasks to what they do in a second: CPU-seconds used, and a line.
 type behaviour = map[*fake]func() (cpu float64, line string)
 
-// second lets a second pass: every task burns its CPU and writes its line.
 func (n *node) second(tasks behaviour) {
 	n.t.Helper()
 	for f, do := range tasks {
@@ -247,7 +238,8 @@ func (n *node) second(tasks behaviour) {
 	n.pass(time.Second)
 }
 
-// pass lets some time pass. What the test did before, the loop sees: it owns its state.
+// pass lets time pass, with the test's changes visible to the loop, which owns its
+// state.
 func (n *node) pass(d time.Duration) {
 	n.t.Helper()
 	n.c.post(func(context.Context) {})
@@ -255,7 +247,6 @@ func (n *node) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// seconds lets some of them pass.
 func (n *node) seconds(count int, tasks behaviour) {
 	n.t.Helper()
 	for range count {
@@ -263,7 +254,6 @@ func (n *node) seconds(count int, tasks behaviour) {
 	}
 }
 
-// event waits for an event of a kind.
 func (n *node) event(kind string) publish.Event {
 	n.t.Helper()
 	for range 120 {
@@ -278,7 +268,6 @@ func (n *node) event(kind string) publish.Event {
 	return publish.Event{}
 }
 
-// shown is what a task's public status says.
 func (f *fake) shown(t testing.TB) status.Status {
 	t.Helper()
 	st, err := status.ReadStatus(filepath.Join(f.SharedDir, "data/ebbtide", f.Name+".json"))
@@ -286,8 +275,8 @@ func (f *fake) shown(t testing.TB) status.Status {
 	return st
 }
 
-// learner returns a task's behaviour: a loss that falls as e^(−k·cpu), on cpu
-// cores, with some deterministic noise.
+// learner is a behaviour: a loss that falls as e^(−k·cpu), on cpu cores, with
+// deterministic noise.
 func learner(k, cpu, noise float64) func() (float64, string) {
 	var used float64
 	step := 0
@@ -372,7 +361,8 @@ func TestRecoveryRestoresAndKeepsLimits(t *testing.T) {
 		inForce, sets := flat.limits, flat.sets
 		must.NotEq(t, uint64(1000), inForce.Shares)
 
-		// What the task can write has no say: a forged status once gave a task 262144 shares.
+		// Files that the task can write are ignored: a forged status once gave a task
+		// 262144 shares.
 		must.NoError(t, os.WriteFile(filepath.Join(flat.SharedDir, "data/ebbtide/flat.json"),
 			[]byte(`{"category": "NL", "limit": {"fraction": 1, "shares": 262144}, "resume": {"run": "flat-1", "base": {"Shares": 262144}}}`), 0o644))
 		must.NoError(t, os.WriteFile(filepath.Join(flat.SharedDir, "data/ebbtide/flat.csv"), []byte("forged\n"), 0o644))
@@ -386,14 +376,12 @@ func TestRecoveryRestoresAndKeepsLimits(t *testing.T) {
 		n.seconds(20, do)
 		must.Eq(t, policy.CL, after.decision.Category)
 		must.Eq(t, policy.NL, n.c.find(grows.ID).decision.Category)
-		n.pass(2 * time.Second) // the last one may have come after the last look
+		n.pass(2 * time.Second) // for a report after the last tick
 		must.Eq(t, 110, after.m.Reports, must.Sprint("no report is read twice, none is lost"))
 		must.LessEq(t, sets+2, flat.sets)
 	})(t)
 }
 
-// A state of another allocation, or one that somebody has written into the private
-// directory, is none.
 func TestForgedStateIsNone(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
@@ -412,7 +400,7 @@ func TestForgedStateIsNone(t *testing.T) {
 	})(t)
 }
 
-// slow is a source that takes its time, as a legal pattern can.
+// slow is a source that takes long, as a valid pattern can.
 type slow struct {
 	progress.Source
 	takes time.Duration
@@ -425,7 +413,7 @@ func (s slow) Poll(ctx context.Context) ([]progress.Report, error) {
 	return s.Source.Poll(ctx)
 }
 
-// A slow source delays its own task only, and what it takes is bounded.
+// A slow source delays only its own task, within its time budget.
 func TestSlowSourceDelaysItsOwnTaskOnly(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
@@ -447,7 +435,6 @@ func TestSlowSourceDelaysItsOwnTaskOnly(t *testing.T) {
 	})(t)
 }
 
-// One that never answers is as one without progress.
 func TestSourceThatHangs(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
@@ -470,7 +457,7 @@ func TestSourceThatHangs(t *testing.T) {
 	})(t)
 }
 
-// One slow interval and one join made NL → WL → CL of the same measurement.
+// A slow interval and a join once made NL → WL → CL of one measurement.
 func TestCategoryChangesOnNewEvidenceOnly(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
@@ -496,8 +483,8 @@ func TestCategoryChangesOnNewEvidenceOnly(t *testing.T) {
 	})(t)
 }
 
-// The pool of use is the pool of limits: with 2 of 8 cores owned by others and the rest
-// in use, the pool is full.
+// Use and limits refer to the same pool: with 2 of 8 cores owned by others and the rest
+// in use, it is full.
 func TestUseIsAPartOfThePoolThatIsLimited(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, func(o *Options) {
@@ -515,8 +502,7 @@ func TestUseIsAPartOfThePoolThatIsLimited(t *testing.T) {
 	})(t)
 }
 
-// A task is entitled to what Nomad gave it, not to 1/n: 1438 shares were "fair" to one
-// with 8000.
+// A task's entitlement is Nomad's, not 1/n: 1438 shares were "fair" to one with 8000.
 func TestEntitlement(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
@@ -546,7 +532,6 @@ func TestEntitlement(t *testing.T) {
 	})(t)
 }
 
-// A task whose cgroup cannot be found has a status, targets and an event.
 func TestTaskWithoutCgroup(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
@@ -558,12 +543,12 @@ func TestTaskWithoutCgroup(t *testing.T) {
 		must.StrContains(t, n.event("cgroup").Message, "neither measured nor limited: no such process")
 		st := f.shown(t)
 		must.Eq(t, 5, st.Reports)
-		must.StrContains(t, st.Why, "cgroup has not been found")
+		must.StrContains(t, st.Why, "cgroup not found yet")
 	})(t)
 }
 
-// The node's last snapshot lies in the private directory of one allocation, and every
-// policy takes it.
+// The node's last snapshot is in the private directory of one allocation, valid for
+// every policy.
 func TestSnapshotIsWhatDecideReads(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, func(o *Options) { o.Policies = map[string]json.RawMessage{"flowcon": json.RawMessage(`{"beta": 3}`)} })
@@ -656,7 +641,7 @@ func TestLimitThatFailsIsSaidOnceAndTriedAgain(t *testing.T) {
 			do := behaviour{flat: learner(1, 1, 0), grows: learner(0.005, 1, 0)}
 			n.seconds(120, do)
 			must.Eq(t, limits.Limits{Shares: 1000}, flat.limits)
-			must.StrContains(t, n.event("limit-failed").Message, "limit could not be set")
+			must.StrContains(t, n.event("limit-failed").Message, "cannot set its CPU limit")
 			st := flat.shown(t)
 			must.NotEq(t, "", st.Limit.Error)
 			must.Less(t, 120, flat.sets, must.Sprint("ever more slowly"))
@@ -749,7 +734,6 @@ func TestRemovedWhileLookedFor(t *testing.T) {
 	})(t)
 }
 
-// history is a task's public history.
 func (f *fake) history(t testing.TB) []status.Row {
 	t.Helper()
 	rows, err := status.ReadHistory(filepath.Join(f.SharedDir, "data/ebbtide", f.Name+".csv"))
@@ -757,7 +741,6 @@ func (f *fake) history(t testing.TB) []status.Row {
 	return rows
 }
 
-// ended runs a task for five seconds and removes it.
 func (n *node) ended(name string) *fake {
 	n.t.Helper()
 	f := n.task(name)
@@ -807,7 +790,7 @@ func TestLastLookLeavesATaskStartedAnewAlone(t *testing.T) {
 		_, err := fmt.Fprintln(f.log, "step=6 loss=0.25")
 		must.NoError(t, err)
 
-		anew := &fake{Task: f.Task, kernel: f.kernel, log: f.log} // as a restart in the same allocation
+		anew := &fake{Task: f.Task, kernel: f.kernel, log: f.log} // as after a restart in the same allocation
 		anew.ID = "t-2"
 		n.start(anew)
 		n.second(behaviour{anew: learner(0.01, 1, 0)})
@@ -820,7 +803,7 @@ func TestLastLookWithoutAReader(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
 		f := n.task("t")
-		f.progress.Pattern = "(" // as if it had not been validated
+		f.progress.Pattern = "(" // as if not validated
 		n.start(f)
 		n.remove(f)
 		n.seconds(1, nil)
@@ -847,7 +830,7 @@ func TestHistoryAndStatusAreWritten(t *testing.T) {
 		n.start(f)
 		do := behaviour{f: learner(0.01, 1, 0)}
 		n.seconds(40, do)
-		n.seconds(1, nil) // for the loop to look
+		n.seconds(1, nil) // for a tick
 		st := f.shown(t)
 		must.Eq(t, "loss", st.Metric)
 		must.Eq(t, "min", st.Goal)

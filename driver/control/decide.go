@@ -15,21 +15,21 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// decide takes the node from a snapshot to limits in the kernel: it asks the policy
-// about the tasks that are known and limited, plans, and sets what has changed.
+// decide takes a snapshot, asks the policy about the tasks that are known and limited,
+// and enforces its outcome.
 func (c *Controller) decide(ctx context.Context, event policy.Event) {
 	now := time.Now()
 	c.pool = c.poolCores()
 	var tasks []*task
-	outside := c.gone
+	outside := c.leftCores
 	for _, t := range c.tasks {
 		if t.cgroup == nil {
 			continue
 		}
-		t.look(now)
+		t.refresh(now)
 		if event == policy.EventNone || t.cores == 0 {
-			// A join or a leave does not close the others' interval: it may come a
-			// moment after the last one.
+			// A join or leave does not close the others' interval: it may come right
+			// after the last one.
 			t.closeInterval(now, c.opts.NodeMemory)
 		} else {
 			t.readUsage()
@@ -37,34 +37,33 @@ func (c *Controller) decide(ctx context.Context, event policy.Event) {
 		switch {
 		case t.Limited:
 			tasks = append(tasks, t)
-		case t.Pinned == 0: // its CPU comes out of the pool all the same
+		case t.Pinned == 0: // its CPU is in the pool nevertheless
 			outside += t.cores
 		}
 	}
-	s := c.take(tasks, outside, event, now)
-	c.advanceTwins(&s, tasks, outside-c.gone, now)
+	s := c.takeSnapshot(tasks, outside, event, now)
+	c.advanceTwins(&s, tasks, outside-c.leftCores, now)
 	if event == policy.EventNone {
-		// It counted in this run, too: a part of the interval was theirs.
-		c.gone = 0
+		// Used for a part of the interval, so counted in this run.
+		c.leftCores = 0
 	}
 	if err := c.opts.Policy.Check(s); err != nil {
 		// Our own fault; the limits stay as they are.
 		c.opts.Metrics.DecisionErrors.Inc()
-		c.log.Error("the policy was not asked: the snapshot is not valid", "policy", c.opts.Policy.Name, "error", err)
+		c.log.Error("skipping the decision: invalid snapshot", "policy", c.opts.Policy.Name, "error", err)
 	} else {
 		c.accept(tasks, c.opts.Policy.Decide(s), now)
 	}
 	c.snapshot.keep(s)
 	if next := now.Add(c.interval); event == policy.EventNone || !c.nextRun.After(now) || next.Before(c.nextRun) {
-		c.nextRun = next // joins that come faster than the interval do not put it off for ever
+		c.nextRun = next // frequent joins must not postpone it for ever
 	}
 	c.enforce(ctx, tasks, now)
 	c.decided = now
 	c.opts.Metrics.Decide.Observe(time.Since(now).Seconds())
 }
 
-// take makes a snapshot of the node.
-func (c *Controller) take(tasks []*task, outside policy.Cores, event policy.Event, now time.Time) policy.Snapshot {
+func (c *Controller) takeSnapshot(tasks []*task, outside policy.Cores, event policy.Event, now time.Time) policy.Snapshot {
 	s := policy.Snapshot{
 		NowS:             float64(now.UnixMilli()) / 1e3,
 		Policy:           c.opts.Policy.Name,
@@ -89,11 +88,8 @@ func (c *Controller) take(tasks []*task, outside policy.Cores, event policy.Even
 	return s
 }
 
-// share is an amount of CPU as a fraction of the pool: the same pool of which limits are
-// fractions.
 func (c *Controller) share(cores policy.Cores) policy.Share { return policy.Share(cores / c.pool) }
 
-// accept takes an outcome over.
 func (c *Controller) accept(tasks []*task, out policy.Outcome, now time.Time) {
 	c.alpha, c.state, c.floor, c.guarded = math.NaN(), out.State, out.Floor, out.SlackCPUS != nil
 	if out.Alpha != nil {
@@ -111,7 +107,6 @@ func (c *Controller) accept(tasks []*task, out policy.Outcome, now time.Time) {
 	}
 }
 
-// mode is how limits are enforced.
 func (c *Controller) mode() plan.Mode {
 	if c.opts.Policy.Name == none.Name {
 		return plan.ModeNone
@@ -119,7 +114,6 @@ func (c *Controller) mode() plan.Mode {
 	return c.opts.Mode
 }
 
-// enforce turns decisions into limits and sees that the kernel has them.
 func (c *Controller) enforce(ctx context.Context, tasks []*task, now time.Time) {
 	reqs := make([]plan.Request, len(tasks))
 	for i, t := range tasks {
@@ -147,9 +141,8 @@ func (c *Controller) enforce(ctx context.Context, tasks []*task, now time.Time) 
 	}
 }
 
-// poolCores is the pool less the cores that tasks own (`cores`): ours, and those
-// of other drivers as far as Nomad's cpuset shows them; and no more than the quota
-// over the plugin itself.
+// poolCores is the pool less the cores that tasks own (`cores`), also those of other
+// drivers as far as in Nomad's cpuset; at most the plugin's own quota.
 func (c *Controller) poolCores() policy.Cores {
 	pool := c.opts.PoolCores
 	if c.opts.PoolFixed {
@@ -168,5 +161,5 @@ func (c *Controller) poolCores() policy.Cores {
 			pool = min(pool, policy.Cores(quota))
 		}
 	}
-	return max(pool, plan.LeastQuotaCores)
+	return max(pool, plan.HardMinQuotaCores)
 }

@@ -12,19 +12,18 @@ import (
 	"github.com/ebbtide/ebbtide/device/handoff"
 )
 
-// waitsLong is how long a task waits for memory of its card before people are told.
-const waitsLong = 10 * time.Second
+const longWait = 10 * time.Second
 
-// lookGPU takes over what the device plugin reports of the task's seat. Without a report
-// nothing is shown of it: the plugin may be away, or the task may not use its card yet.
-func (t *task) lookGPU(now time.Time) {
+// refreshGPU reads the device plugin's report of the task's seat. There is none while
+// the plugin is down or the task has not used its card.
+func (t *task) refreshGPU(now time.Time) {
 	if t.GPU == nil {
 		return
 	}
 	r, err := t.GPU()
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			t.log.Debug("it is not known how the task fares on its card", "error", err)
+			t.log.Debug("cannot read the task's GPU report", "error", err)
 		}
 		if t.gpu != nil {
 			t.gpu = nil
@@ -38,33 +37,33 @@ func (t *task) lookGPU(now time.Time) {
 	}
 	t.gpu = &r
 	t.show.Changed(false)
-	t.sayGPU(last, r, now)
+	t.reportGPU(last, r, now)
 }
 
-// sayGPU tells people what has become of the task's memory.
-func (t *task) sayGPU(last, r handoff.Report, now time.Time) {
+// reportGPU tells people what has become of the task's memory.
+func (t *task) reportGPU(last, r handoff.Report, now time.Time) {
 	const kind = "gpu"
 	for state, mark := range map[handoff.State]string{handoff.Parked: "gpu.parked", handoff.Paused: "gpu.paused"} {
 		switch {
 		case r.State == state && last.State != state:
 			t.show.Happened(mark)
-			t.show.Enqueue(kind, "GPU: "+r.Why+"; it comes back by itself")
+			t.show.Enqueue(kind, "GPU: "+r.Why+"; it is restored automatically")
 		case last.State == state && r.State != state && r.State != handoff.Lost:
 			t.show.Happened(mark + ".over")
-			t.show.Enqueue(kind, fmt.Sprintf("GPU: the task goes on after %v, in which it was %s", now.Sub(last.Since).Round(time.Second), state))
+			t.show.Enqueue(kind, fmt.Sprintf("GPU: running again after %v %s", now.Sub(last.Since).Round(time.Second), state))
 		}
 	}
 	if r.State == handoff.Lost && last.State != handoff.Lost {
 		t.show.Happened("gpu.lost")
-		t.show.Send("gpu.lost", "GPU: "+r.Why, now) // there is not much time
+		t.show.Send("gpu.lost", "GPU: "+r.Why, now) // the task may end soon
 	}
-	if r.Unparked != "" && r.Unparked != last.Unparked && !t.said.unparked {
-		t.said.unparked = true
-		t.show.Enqueue("gpu.not-parked", "GPU: its memory cannot make room for others, who may be denied theirs: "+r.Unparked)
+	if r.Unparked != "" && r.Unparked != last.Unparked && !t.reported.unparked {
+		t.reported.unparked = true
+		t.show.Enqueue("gpu.not-parked", "GPU: cannot park its memory, so that other requests may fail: "+r.Unparked)
 	}
-	long := func(r handoff.Report) bool { return r.State == handoff.Waiting && now.Sub(r.Since) >= waitsLong }
-	if long(r) && !t.said.gpuWaits {
+	long := func(r handoff.Report) bool { return r.State == handoff.Waiting && now.Sub(r.Since) >= longWait }
+	if long(r) && !t.reported.gpuWaits {
 		t.show.Enqueue("gpu.waits", fmt.Sprintf("GPU: %s since %s", r.Why, r.Since.UTC().Format(time.TimeOnly)))
 	}
-	t.said.gpuWaits = long(r)
+	t.reported.gpuWaits = long(r)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// How a task fares on its card is in its status, and people hear of what they would wonder
-// about: that it stands still, for how long it did, and that it waits.
+// A task's GPU state is in its status, and events report freezes, their duration, and
+// long waits.
 func TestGPU(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
@@ -28,7 +28,6 @@ func TestGPU(t *testing.T) {
 		n.start(f)
 		s := n.c.find(f.ID)
 		pass := n.pass
-		// next returns the next event, whenever it may be sent.
 		next := func() string {
 			t.Helper()
 			for range 120 {
@@ -44,7 +43,7 @@ func TestGPU(t *testing.T) {
 			t.Fatal("there is no event")
 			return ""
 		}
-		s.sayCategory(policy.Decision{Category: policy.CL}) // it has reported nothing
+		s.reportCategory(policy.Decision{Category: policy.CL})
 		pass(time.Minute)
 		must.Nil(t, n.c.status(s, time.Now()).GPU)
 		for range len(n.events) {
@@ -59,16 +58,16 @@ func TestGPU(t *testing.T) {
 		must.StrContains(t, next(), "GPU: it waits for GPU memory since ")
 
 		report = handoff.Report{State: handoff.Parked, Since: time.Now(), Why: "its GPU memory is in the host's memory"}
-		must.Eq(t, "GPU: its GPU memory is in the host's memory; it comes back by itself", next())
+		must.Eq(t, "GPU: its GPU memory is in the host's memory; it is restored automatically", next())
 		must.True(t, s.gpu != nil && s.gpu.State == handoff.Parked)
 
 		since := time.Now()
 		report = handoff.Report{State: handoff.Running, Since: time.Now()}
-		must.StrContains(t, next(), "GPU: the task goes on after ")
+		must.StrContains(t, next(), "GPU: running again after ")
 		must.True(t, time.Now().After(since))
 
 		report.Unparked = "not enough host memory"
-		must.Eq(t, "GPU: its memory cannot make room for others, who may be denied theirs: not enough host memory", next())
+		must.Eq(t, "GPU: cannot park its memory, so that other requests may fail: not enough host memory", next())
 
 		report = handoff.Report{State: handoff.Lost, Since: time.Now(), Why: "its GPU memory could not be restored"}
 		pass(time.Second)

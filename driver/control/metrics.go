@@ -39,7 +39,7 @@ func (c *Controller) publishMetrics() {
 			Kind: t.kind(), State: t.reached, Category: t.decision.Category, Class: t.decision.Class,
 			Limit: float64(t.decision.Bound()), CPUSeconds: t.usage.CPUSeconds, ThrottledSeconds: t.usage.ThrottledSeconds, Ahead: math.NaN(),
 		}
-		if t.trains() {
+		if t.hasTwin() {
 			m.Ahead = float64(t.fair.used - t.fair.cpu)
 			m.Silent, m.Sized = t.m.Reports == 0, t.m.Remaining.CPUS != nil
 		}

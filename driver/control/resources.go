@@ -10,12 +10,11 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// mib is a MiB in bytes.
 const mib = 1 << 20
 
-// resources is what a task uses beside CPU, and its growth efficiency for each
-// (FlowCon, eq. 2). The kernel knows no capacity of a disk or a network, so R is a
-// rate in MiB/s there, and for memory the fraction of the node's. NaN: not known.
+// resources are a task's uses besides CPU, and its growth efficiency for each (FlowCon,
+// eq. 2). R is a rate in MiB/s for disk and network, whose capacity is unknown, and for
+// memory the fraction of the node's. NaN: unknown.
 type resources struct {
 	last limits.Resources // at the last decision
 
@@ -29,8 +28,8 @@ func newResources() resources {
 	return resources{limits.Resources{MemoryBytes: n, BlockBytes: n, NetworkBytes: n}, n, n, n, n, n, n}
 }
 
-// close ends a measurement interval of some seconds. progress is P, nil when it
-// is not known; node is the node's memory in bytes.
+// close ends a measurement interval of some seconds. progress is P, nil if unknown;
+// node is the node's memory in bytes.
 func (r *resources) close(now limits.Resources, seconds, node float64, progress *float64) {
 	rate := func(now, before float64) float64 {
 		// A sum over processes falls when one of them ends.
@@ -45,7 +44,6 @@ func (r *resources) close(now limits.Resources, seconds, node float64, progress 
 	r.networkG = efficiency(progress, r.network)
 }
 
-// efficiency is G = P/R (eq. 2), unknown without progress or without use.
 func efficiency(progress *float64, use float64) float64 {
 	if progress == nil || !(use > 0) || math.IsInf(use, 0) {
 		return math.NaN()

@@ -20,27 +20,27 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// resume is what a later process of the plugin goes on with. It lies in the
+// resume is a task's state for a later process of the plugin, sealed in the
 // allocation's private directory.
 type resume struct {
-	// Run is the task's ID, which changes when Nomad starts the task anew. All but
-	// Offset are for the same run only.
+	// Run is the task's ID, which changes when Nomad restarts the task. All except
+	// Offset are valid for this run only.
 	Run    string          `json:"run"`
 	Offset json.RawMessage `json:"offset,omitempty"` // of the source of progress
 
 	Base limits.Limits `json:"base"`
-	// Conversion is how the runtime turned Nomad's shares into a weight.
+	// Conversion is how the runtime converted Nomad's shares to a weight.
 	Conversion limits.Conversion `json:"conversion"`
 
 	Decision policy.Decision `json:"decision"`
 	Decided  uint64          `json:"decided"` // epoch
 	Since    time.Time       `json:"since"`
 	SpeCon   specon.Category `json:"specon"`
-	Sorted   time.Time       `json:"sorted"` // into that category
+	Sorted   time.Time       `json:"sorted"` // start of that category
 
 	Began time.Time         `json:"began"`
 	Fair  policy.CPUSeconds `json:"fair"` // of the twin
-	Used  policy.CPUSeconds `json:"used"` // when that was reckoned
+	Used  policy.CPUSeconds `json:"used"` // by the task at that time
 	Most  policy.Cores      `json:"most"` // that the task can use
 	Over  time.Time         `json:"over,omitzero"`
 	First policy.CPUSeconds `json:"first"`
@@ -57,10 +57,8 @@ type resume struct {
 	Work    remaining.State    `json:"work,omitzero"`
 }
 
-// maxState bounds what is read of an earlier process, in bytes.
 const maxState = 1 << 20
 
-// state is what a later process goes on with.
 func (t *task) state() []byte {
 	r := resume{
 		Run: t.ID, Offset: t.m.Offset, Base: t.base,
@@ -82,13 +80,12 @@ func (t *task) state() []byte {
 	}
 	data, err := json.Marshal(r)
 	if err != nil {
-		t.log.Error("what a later process goes on with cannot be encoded", "error", err)
+		t.log.Error("cannot encode the task's state", "error", err)
 	}
 	return data
 }
 
-// restore takes over what an earlier process left, and returns what concerns the
-// observer.
+// restore restores the state of an earlier process, and returns the observer's part.
 func (t *task) restore() measure.Resume {
 	data, err := t.Private.ReadSealed(private.StateName(t.Name), maxState)
 	var r resume
@@ -97,7 +94,7 @@ func (t *task) restore() measure.Resume {
 	}
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			t.log.Warn("what an earlier process knew of the task cannot be read; it begins anew", "error", err)
+			t.log.Warn("cannot read the task's earlier state; starting without it", "error", err)
 		}
 		return measure.Resume{}
 	}
@@ -108,7 +105,7 @@ func (t *task) restore() measure.Resume {
 				CPUS: r.Used, FairCPUS: r.Fair, Ended: true,
 			}
 		}
-		return measure.Resume{Offset: r.Offset} // its logs go on in the same files
+		return measure.Resume{Offset: r.Offset} // its logs continue in the same files
 	}
 	t.restored = &r
 	t.began, t.fair = r.Began, fair{cpu: r.Fair, used: r.Used, most: r.Most, over: r.Over, first: r.First}

@@ -13,20 +13,17 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-// showEvery is how often a task's status is written while something changes:
-// once a second for a few tasks, less often for many, so that writing costs a
-// small constant part of a core.
+// showEvery is the minimum time between writes of a task's status: longer with many
+// tasks, for a constant cost.
 func (c *Controller) showEvery() time.Duration {
 	return max(time.Second, time.Duration(len(c.tasks))*200*time.Millisecond)
 }
 
-// show writes what becomes of a task.
 func (c *Controller) show(t *task, now time.Time, final bool) {
 	t.readUsage()
 	t.show.Write(c.status(t, now), c.row(t, now), t.state(), now, final)
 }
 
-// status is a task's status as it is shown.
 func (c *Controller) status(t *task, now time.Time) status.Status {
 	g, p := t.growth(c.pool)
 	return status.Status{
@@ -78,10 +75,9 @@ func (c *Controller) status(t *task, now time.Time) status.Status {
 	}
 }
 
-// fairStatus is how a training task fares beside its twin, as it is shown.
 func (t *task) fairStatus() status.Fair {
 	f := status.Fair{RemainingCPUS: status.Unknown(), QualityCPUS: status.Unknown(), AheadCPUS: status.Unknown(), CapCores: status.Unknown()}
-	if !t.trains() {
+	if !t.hasTwin() {
 		return f
 	}
 	left, quality := t.size()
@@ -97,7 +93,6 @@ func (t *task) fairStatus() status.Fair {
 	return f
 }
 
-// moment is a time since the Unix epoch; zero if it is not known.
 func moment(s *float64) time.Time {
 	if s == nil || *s > 1e11 {
 		return time.Time{}
@@ -105,7 +100,6 @@ func moment(s *float64) time.Time {
 	return time.UnixMilli(int64(*s * 1e3)).UTC()
 }
 
-// limitStatus is a task's limit as it is shown.
 func (t *task) limitStatus() status.Limit {
 	l := status.Limit{
 		Fraction: status.Number(t.decision.Bound()),
@@ -118,7 +112,6 @@ func (t *task) limitStatus() status.Limit {
 	return l
 }
 
-// node is the summary of the node.
 func (c *Controller) node() status.Node {
 	n := status.Node{
 		PoolCores: status.Number(c.pool),
@@ -135,7 +128,7 @@ func (c *Controller) node() status.Node {
 		n.Use += status.Number(c.share(t.cores))
 		category := string(t.decision.Category)
 		switch {
-		case !t.Limited: // it takes no part
+		case !t.Limited: // not controlled
 		case t.kind() == policy.Service:
 			n.Classes[string(t.decision.Class)]++
 		default:
@@ -153,7 +146,6 @@ func (c *Controller) node() status.Node {
 	return n
 }
 
-// explanation is the sentence that says why the task has the CPU it has.
 func (t *task) explanation(mode plan.Mode) string {
 	switch {
 	case !t.Limited && t.Pinned > 0:
@@ -161,9 +153,9 @@ func (t *task) explanation(mode plan.Mode) string {
 	case !t.Limited:
 		return "the job asked not to be limited (ebbtide_limit = \"off\")"
 	case t.cgroup == nil:
-		return "the task's cgroup has not been found yet: it has what Nomad gave it"
+		return "cgroup not found yet: the task keeps Nomad's limits"
 	case mode == plan.ModeNone:
-		return "policy none: the task has what Nomad gave it"
+		return "policy none: the task keeps Nomad's limits"
 	case t.reached == policy.Objective:
 		return "the objective is reached: the task is being stopped and has succeeded"
 	}
@@ -176,7 +168,6 @@ func (t *task) explanation(mode plan.Mode) string {
 	return text
 }
 
-// row is a line of the task's history.
 func (c *Controller) row(t *task, now time.Time) status.Row {
 	g, p := t.growth(c.pool)
 	r := t.resources
@@ -201,7 +192,7 @@ func (c *Controller) row(t *task, now time.Time) status.Row {
 		NetworkMiBs: r.network, NetworkG: r.networkG,
 		Remaining: math.NaN(), Ahead: math.NaN(),
 	}
-	if t.trains() {
+	if t.hasTwin() {
 		f := t.fairStatus()
 		row.Remaining, row.Ahead = float64(f.RemainingCPUS), float64(f.AheadCPUS)
 	}
@@ -211,7 +202,6 @@ func (c *Controller) row(t *task, now time.Time) status.Row {
 	return row
 }
 
-// qoe is the response time that a service is to have; nil for another task.
 func (t *task) qoe() *float64 {
 	if t.Targets.QoE > 0 {
 		return &t.Targets.QoE
@@ -219,7 +209,6 @@ func (t *task) qoe() *float64 {
 	return nil
 }
 
-// number is a figure that may be unknown.
 func number(f *float64) status.Number {
 	if f == nil {
 		return status.Unknown()

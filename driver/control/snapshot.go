@@ -10,38 +10,36 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 )
 
-// snapshot keeps the last one of the node where `ebbtide snapshot` finds it: in the
-// private directory of the allocation that came first.
+// snapshot is the node's last one, written for `ebbtide snapshot` to the private
+// directory of the oldest task's allocation.
 type snapshot struct {
-	last    policy.Snapshot
-	dirty   bool
-	carrier *task
+	last   policy.Snapshot
+	dirty  bool
+	holder *task
 }
 
-// keep notes a snapshot.
 func (s *snapshot) keep(last policy.Snapshot) { s.last, s.dirty = last, true }
 
-// keepSnapshot writes the last snapshot, once a tick at most.
-func (c *Controller) keepSnapshot() {
+func (c *Controller) saveSnapshot() {
 	s := &c.snapshot
 	if !s.dirty || len(c.tasks) == 0 {
 		return
 	}
 	s.dirty = false
-	if was := s.carrier; was != c.tasks[0] {
-		s.carrier = c.tasks[0]
-		if was != nil && was.AllocID != s.carrier.AllocID {
+	if was := s.holder; was != c.tasks[0] {
+		s.holder = c.tasks[0]
+		if was != nil && was.AllocID != s.holder.AllocID {
 			for _, name := range []string{private.SnapshotName, private.TwinsName} {
 				if err := was.Private.Remove(name); err != nil {
-					c.log.Debug("an old file of the node stays behind", "alloc_id", was.AllocID, "error", err)
+					c.log.Debug("cannot remove an old snapshot file", "alloc_id", was.AllocID, "error", err)
 				}
 			}
 		}
 	}
-	c.keepTwins(s.carrier.Private)
+	c.saveTwins(s.holder.Private)
 	data, err := json.Marshal(s.last)
 	if err == nil {
-		err = s.carrier.Private.WriteFile(private.SnapshotName, data, false)
+		err = s.holder.Private.WriteFile(private.SnapshotName, data, false)
 	}
 	if err != nil {
 		c.log.Debug("cannot write the node's snapshot", "error", err)

@@ -11,9 +11,9 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// sorting is what SpeCon's Algorithm 1 knows about a task. It sorts tasks for the
-// shim, which moves them; it has no part in how a node's CPU is divided.
-type sorting struct {
+// speconState is a task's state in SpeCon's Algorithm 1, which serves the shim's moves
+// and has no effect on the node's CPU.
+type speconState struct {
 	interval uint64 // of the gain that the category was decided on
 	category specon.Category
 	request  bool
@@ -21,23 +21,22 @@ type sorting struct {
 	why      string
 }
 
-// sortForMoves runs SpeCon's Algorithm 1.
-func (c *Controller) sortForMoves(now time.Time) {
+func (c *Controller) categorise(now time.Time) {
 	c.nextSpeCon = now.Add(c.opts.SpeConInterval)
 	in := specon.Input{Params: c.opts.SpeCon}
 	var tasks []*task
 	for _, t := range c.tasks {
-		t.look(now)
+		t.refresh(now)
 		if !t.Limited || t.cgroup == nil || t.kind() != policy.Training || t.m.Gain.Interval == t.specon.interval {
-			continue // it takes no part, or its observer is late
+			continue // not controlled, or its observer is late
 		}
 		t.specon.interval = t.m.Gain.Interval
 		tasks = append(tasks, t)
 		in.Tasks = append(in.Tasks, specon.Task{ID: t.ID, Category: t.specon.category, Gain: t.m.Gain.Value, PreviousGain: t.m.Gain.Previous})
 	}
 	if err := in.Validate(); err != nil {
-		// Our own fault; the categories stay as they are.
-		c.log.Error("the tasks were not sorted: the input is not valid", "error", err)
+		// A bug; the categories stay as they are.
+		c.log.Error("skipping the categorisation: invalid input", "error", err)
 		return
 	}
 	for i, d := range specon.Decide(in).Tasks {
@@ -47,14 +46,13 @@ func (c *Controller) sortForMoves(now time.Time) {
 			v.since = now
 		}
 		if d.RequestMove && !v.request && t.Movable {
-			t.show.Enqueue("move", "asks to be moved to another node: "+d.Why)
+			t.show.Enqueue("move", "requests a move to another node: "+d.Why)
 		}
 		v.category, v.request, v.why = d.Category, d.RequestMove, d.Why
 		t.show.Changed(false)
 	}
 }
 
-// speconStatus is what is shown of it.
 func (t *task) speconStatus() status.SpeCon {
 	return status.SpeCon{
 		Category: string(t.specon.category), Since: t.specon.since,

@@ -12,13 +12,13 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 )
 
-// A task that converges beside two that learn on asks to be moved, and no more once
-// only one of them does.
+// A task that converges beside two learning ones requests a move, until only one of
+// them learns.
 func TestSpeCon(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
 		flat, one, two, quiet := n.task("flat"), n.task("one"), n.task("two"), n.task("quiet")
-		quiet.Limited = false // takes no part
+		quiet.Limited = false
 		flat.Movable = true
 		do := behaviour{
 			flat: learner(0.05, 1, 0), one: learner(0.005, 1, 0), two: learner(0.005, 1, 0),
@@ -40,7 +40,7 @@ func TestSpeCon(t *testing.T) {
 		must.Between(t, 0, float64(st.SpeCon.Gain), 0.01)
 		must.Less(t, float64(st.SpeCon.PreviousGain), float64(st.SpeCon.Gain))
 		must.Eq(t, map[string]int{"CC": 1, "PC": 2}, st.Node.SpeCon)
-		must.StrContains(t, n.event("move").Message, "asks to be moved to another node: gain ")
+		must.StrContains(t, n.event("move").Message, "requests a move to another node: gain ")
 		must.Eq(t, specon.PC, n.c.find(one.ID).specon.category)
 		must.Eq(t, specon.New, n.c.find(quiet.ID).specon.category)
 

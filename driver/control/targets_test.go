@@ -23,7 +23,7 @@ import (
 
 func num(x float64) *float64 { return &x }
 
-// target makes a task with targets for its loss, and a channel of what is reached.
+// target makes a task with targets for its loss, and a channel of the reached ones.
 func (n *node) target(name string, targets target.Targets) (*fake, chan target.Reached) {
 	f := n.task(name)
 	f.progress.Metric = "loss"
@@ -33,7 +33,6 @@ func (n *node) target(name string, targets target.Targets) (*fake, chan target.R
 	return f, reached
 }
 
-// says returns a task's behaviour: one value after the other.
 func says(values ...any) func() (float64, string) {
 	step := 0
 	return func() (float64, string) {
@@ -64,7 +63,7 @@ func TestTargetsAreReachedOnce(t *testing.T) {
 		must.Eq(t, 0.5, marker.Target)
 
 		do[f] = says(0.19)
-		n.second(do) // not at the next decision: at once
+		n.second(do) // at once, not at the next decision
 		r = <-reached
 		must.Eq(t, policy.Objective, r.State)
 		must.StrContains(t, n.event("objective").Message, "has succeeded")
@@ -125,7 +124,7 @@ func TestAcceptableTaskYields(t *testing.T) {
 	}
 }
 
-// A leave takes its use out of the sum, but the pool was full: nobody is set free.
+// A leave reduces the sum of use, but the pool was full: no limit is lifted.
 func TestAcceptableTaskYieldsOnWhenOthersLeave(t *testing.T) {
 	for _, name := range []string{"tradl"} {
 		t.Run(name, bubble(func(t *testing.T) {
@@ -156,12 +155,11 @@ func TestAcceptableTaskYieldsOnWhenOthersLeave(t *testing.T) {
 				n.second(do)
 				must.StrContains(t, s.decision.Rule, "tradl.acceptable", must.Sprint(s.decision.Why))
 			}
-			must.Zero(t, n.c.gone)
+			must.Zero(t, n.c.leftCores)
 		}))
 	}
 }
 
-// What a trainer prints beside the declared metric reaches nothing.
 func TestTargetsOfOneMetric(t *testing.T) {
 	bubble(func(t *testing.T) {
 		for _, lines := range [][]string{
@@ -182,7 +180,6 @@ func TestTargetsOfOneMetric(t *testing.T) {
 	})(t)
 }
 
-// A value of another metric than the declared one reaches nothing, and is told.
 func TestTargetsPause(t *testing.T) {
 	bubble(func(t *testing.T) {
 		for _, name := range []string{"auto", "tradl"} {
@@ -192,7 +189,7 @@ func TestTargetsPause(t *testing.T) {
 			line := `{"step": 1, "val": {"loss": 0.1}}`
 			do := behaviour{f: func() (float64, string) { return 1, line }}
 			n.seconds(15, do)
-			must.Eq(t, "its targets pause: the output now reports val.loss instead of loss", n.event("targets").Message)
+			must.Eq(t, "its targets are paused: the output now reports val.loss instead of loss", n.event("targets").Message)
 			must.Eq(t, 0, len(reached))
 			must.Nil(t, n.c.find(f.ID).policyTask(0, 2, "").Value, must.Sprint("it is not the targets' metric"))
 			line = `{"step": 2, "loss": 0.7, "val": {"loss": 0.1}}`
@@ -257,14 +254,14 @@ func TestSourceThatCannotBeOpened(t *testing.T) {
 			n.second(behaviour{f: learner(1, 1, 0)})
 		}
 		ev := n.event("progress")
-		must.StrContains(t, ev.Message, "cannot be read from the file /local/m.csv")
+		must.StrContains(t, ev.Message, "cannot read its progress from the file /local/m.csv")
 		must.StrContains(t, ev.Message, "no such directory")
 		must.Eq(t, limits.Limits{Shares: 1000}, f.limits)
 	})(t)
 }
 
-// An error that a source reports once is an event, though the next poll went well before
-// the loop looked.
+// An error that a source returns once is reported, even if the next poll succeeds
+// before the loop's tick.
 func TestSourceThatFailsOnce(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
@@ -273,7 +270,7 @@ func TestSourceThatFailsOnce(t *testing.T) {
 		s := n.c.find(f.ID)
 		was := s.m
 		s.m.Failures, s.m.Failure = 1, errors.New("it answers a page")
-		s.sayProgress(was, time.Now())
+		s.reportProgress(was, time.Now())
 		s.m = was
 		must.StrContains(t, n.event("progress").Message, "it answers a page")
 	})(t)
@@ -352,8 +349,6 @@ func TestIOWeights(t *testing.T) {
 	})(t)
 }
 
-// Tasks that come and go faster than the interval do not keep the others from being
-// decided on at the end of it.
 func TestJoinsDoNotPostponeTheInterval(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)

@@ -22,7 +22,7 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// task is what the loop knows about one task. It is owned by the loop.
+// task is the loop's state of one task, owned by the loop.
 type task struct {
 	Task
 	log             hclog.Logger
@@ -32,42 +32,41 @@ type task struct {
 	noProgressAfter time.Duration
 	gone            bool
 
-	// What is measured.
+	// Measurements.
 	observer  *measure.Observer
-	m         measure.Measurement // the last one that was taken over
+	m         measure.Measurement // the last one adopted
 	usage     limits.Usage
 	counted   counted
 	interval  interval
-	cores     policy.Cores // used over the last interval
-	response  *float64     // of a service, over the last interval, in seconds; nil = none
-	lastKnown *float64     // the last response that was known
+	cores     policy.Cores
+	response  *float64 // of a service, over the last interval, in seconds; nil = none
+	lastKnown *float64 // the last known response
 	resources resources
 	fair      fair
 	gpu       *handoff.Report // nil: nothing is known of a seat
 
-	// What was decided.
+	// Decisions.
 	decision policy.Decision
 	decided  uint64    // epoch that the category was decided on
-	since    time.Time // in this category or class
+	since    time.Time // start of this category or class
 	reached  policy.TargetState
-	specon   sorting
+	specon   speconState
 
-	// What is in force.
+	// Limits.
 	cgroup   Cgroup                 // nil until it is found
 	located  atomic.Pointer[Cgroup] // the same, for the observer
 	limiter  *enforce.Limiter
-	base     limits.Limits // what Nomad set
+	base     limits.Limits // set by Nomad
 	enforced enforce.State // as last shown
-	ioWeight uint64        // that we have set; 0 = none yet
+	ioWeight uint64        // set by the loop; 0 = none yet
 	ioFailed bool          // the kernel has none
 
 	move     status.Move
-	said     said
+	reported reportedState
 	restored *resume      // of this very run; nil = none
-	earlier  *policy.Task // the run before, as a ghost; nil = none that nobody has seen end
+	earlier  *policy.Task // the run before, as a ghost, if its end was missed
 }
 
-// interval is where a measurement interval began.
 type interval struct {
 	at        time.Time
 	cpu       float64 // CPU-seconds
@@ -75,7 +74,6 @@ type interval struct {
 	sum       float64
 }
 
-// newTask takes a task up, with what an earlier process has left about it.
 func (c *Controller) newTask(ctx context.Context, t Task) *task {
 	now := time.Now()
 	s := &task{
@@ -106,10 +104,8 @@ func (c *Controller) newTask(ctx context.Context, t Task) *task {
 	return s
 }
 
-// errNotLocated says that the task's cgroup has not been found yet.
 var errNotLocated = errors.New("the task's cgroup has not been found yet")
 
-// cpu returns the CPU-seconds that the task has used, for its observer.
 func (t *task) cpu() (float64, error) {
 	cg := t.located.Load()
 	if cg == nil {
@@ -119,8 +115,6 @@ func (t *task) cpu() (float64, error) {
 	return u.CPUSeconds, err
 }
 
-// attach gives the task its cgroup, reads what Nomad has set there, and begins to
-// measure its use.
 func (c *Controller) attach(t *task, cg Cgroup) {
 	if t.restored != nil {
 		cg.SetConversion(t.restored.Conversion)
@@ -128,11 +122,11 @@ func (c *Controller) attach(t *task, cg Cgroup) {
 	set := func(ctx context.Context, want limits.Limits) error { return t.Apply(ctx, cg, want) }
 	changed := func() {
 		c.opts.Metrics.LimitWrites.Count(t.limiter.State().Err)
-		c.post(func(context.Context) { t.lookLimits() })
+		c.post(func(context.Context) { t.refreshLimits() })
 	}
 	var err error
 	if t.limiter, err = enforce.New(cg, set, changed); err != nil {
-		t.log.Warn("the task's limits cannot be read", "error", err)
+		t.log.Warn("cannot read the task's limits", "error", err)
 	}
 	t.enforced = t.limiter.State()
 	if t.base == (limits.Limits{}) {
@@ -156,8 +150,7 @@ func (c *Controller) attach(t *task, cg Cgroup) {
 	t.show.Changed(false)
 }
 
-// look takes over what is known by now.
-func (t *task) look(now time.Time) {
+func (t *task) refresh(now time.Time) {
 	t.show.Flush(now)
 	was, m := t.m, t.observer.Latest()
 	t.m = m
@@ -170,11 +163,10 @@ func (t *task) look(now time.Time) {
 	for _, r := range m.Reached[len(was.Reached):] {
 		t.targetReached(r, now)
 	}
-	t.sayProgress(was, now)
-	t.lookLimits()
+	t.reportProgress(was, now)
+	t.refreshLimits()
 }
 
-// readUsage reads what the task has used from the kernel.
 func (t *task) readUsage() {
 	if t.cgroup == nil {
 		return
@@ -184,8 +176,7 @@ func (t *task) readUsage() {
 	}
 }
 
-// lookLimits takes over what has become of the task's limits.
-func (t *task) lookLimits() {
+func (t *task) refreshLimits() {
 	if t.limiter == nil {
 		return
 	}
@@ -194,11 +185,9 @@ func (t *task) lookLimits() {
 	if t.enforced.InForce != was.InForce {
 		t.show.Changed(true)
 	}
-	t.sayLimits(was.Err)
+	t.reportLimits(was.Err)
 }
 
-// closeInterval ends a measurement interval: what the task used in it, and how fast a
-// service answered.
 func (t *task) closeInterval(now time.Time, nodeMemory float64) {
 	was := t.interval
 	dt := now.Sub(was.at).Seconds()
@@ -220,11 +209,10 @@ func (t *task) closeInterval(now time.Time, nodeMemory float64) {
 	t.resources.close(t.cgroup.Resources(), dt, nodeMemory, progress)
 }
 
-// measured says whether something is known about the task's growth.
 func (t *task) measured() bool { return t.m.Estimate.Measured || t.m.Estimate.Diverged }
 
-// growth is G of a pool (FlowCon, eq. 2: P/R with R a fraction of it), and P; nil if
-// they are not known.
+// growth is G for a pool (FlowCon, eq. 2: P/R with R a fraction of it), and P; nil if
+// unknown.
 func (t *task) growth(pool policy.Cores) (g, p *float64) {
 	if !t.measured() {
 		return nil, nil
@@ -233,7 +221,6 @@ func (t *task) growth(pool policy.Cores) (g, p *float64) {
 	return &growth, &progress
 }
 
-// policyTask is the task in a snapshot.
 func (t *task) policyTask(use policy.Share, pool policy.Cores, event policy.Event) policy.Task {
 	p := policy.Task{ID: t.ID, Kind: t.kind(), Use: use}
 	if t.decision.Rule != "" {
@@ -250,7 +237,7 @@ func (t *task) policyTask(use policy.Share, pool policy.Cores, event policy.Even
 	p.Epoch, p.CategoryEpoch, p.Category = t.m.Epoch, t.decided, t.decision.Category
 	p.Growth, p.Progress = t.growth(pool)
 	if t.m.Estimate.Diverged {
-		p.Category = policy.CL // a diverged model is treated as converged, at once
+		p.Category = policy.CL // a diverged model counts as converged at once
 	}
 	if w := t.Watcher; w != nil {
 		p.Goal, p.Acceptable, p.Objective = w.Goal(), t.Targets.Acceptable, t.Targets.Objective
@@ -262,14 +249,13 @@ func (t *task) policyTask(use policy.Share, pool policy.Cores, event policy.Even
 	return p
 }
 
-// accept takes a decision over.
 func (t *task) accept(d policy.Decision, now time.Time) {
 	was := t.decision
 	if t.kind() == policy.Training && d.Category == policy.New {
 		d.Category = was.Category // the policy has no categories
 	}
 	if d.Category != was.Category {
-		t.sayCategory(d)
+		t.reportCategory(d)
 	}
 	if d.Category != was.Category || d.Class != was.Class {
 		t.since = now
@@ -280,17 +266,17 @@ func (t *task) accept(d policy.Decision, now time.Time) {
 	}
 	t.decision, t.decided = d, t.m.Epoch
 	t.show.Changed(false)
-	t.sayClass(d.Class)
+	t.reportClass(d.Class)
 }
 
-// setIOWeight gives the task a weight for block I/O, unless the kernel has none.
+// setIOWeight sets the block I/O weight, unless the kernel has none.
 func (t *task) setIOWeight(weight uint64) {
 	if t.ioFailed || weight == t.ioWeight {
 		return
 	}
 	if err := t.cgroup.SetIOWeight(weight); err != nil {
 		t.ioFailed = true
-		t.log.Info("the task has no weight for block I/O; its CPU is limited all the same", "error", err)
+		t.log.Info("cannot set the task's block I/O weight; its CPU is still limited", "error", err)
 		return
 	}
 	t.ioWeight = weight

@@ -17,8 +17,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/twin"
 )
 
-// runner is a training of so many CPU-seconds, one step each, on a node whose kernel
-// divides its cores by weight.
+// runner is a training of some CPU-seconds, one per step, on a node that divides its
+// cores by weight.
 type runner struct {
 	*fake
 	size, used float64
@@ -27,8 +27,8 @@ type runner struct {
 	silent     bool
 }
 
-// course lets runners run by weight until all have ended, on so many cores, and returns
-// when each of them ended, in seconds.
+// course runs runners by weight on some cores until all have ended, and returns their
+// ends in seconds.
 func (n *node) course(cores float64, all ...*runner) []float64 {
 	n.t.Helper()
 	for now := 0; ; now++ {
@@ -79,7 +79,7 @@ func (n *node) runner(name string, size float64, at int) *runner {
 	return &runner{fake: n.task(name), size: size, at: at}
 }
 
-// idling is a machine's idle time: what of its cores the node's tasks do not use.
+// idling is a machine's idle time: what the node's tasks leave of its cores.
 func idling(cores float64, n **node) func(*Options) {
 	start := time.Now()
 	return func(o *Options) {
@@ -94,7 +94,8 @@ func idling(cores float64, n **node) func(*Options) {
 	}
 }
 
-// With nothing but their logs nobody ends later than with equal shares, and most sooner.
+// Known only from their logs, no task ends later than with equal shares, and most end
+// sooner.
 func TestFairFinish(t *testing.T) {
 	for _, name := range []string{"auto", "fsp"} {
 		t.Run(name, bubble(func(t *testing.T) {
@@ -120,8 +121,8 @@ func TestFairFinish(t *testing.T) {
 	}
 }
 
-// What a twin has had survives the plugin: it goes on from the kernel's counters, however
-// long the plugin was away, and so do ghosts.
+// Twins and ghosts survive a restart of the plugin: they continue from the kernel's
+// counters, whatever the downtime.
 func TestTwinSurvives(t *testing.T) {
 	bubble(func(t *testing.T) {
 		var n *node
@@ -152,7 +153,6 @@ func TestTwinSurvives(t *testing.T) {
 	})(t)
 }
 
-// twins are what the twins of tasks have had by now, together.
 func (n *node) twins(tasks ...*fake) (sum policy.CPUSeconds) {
 	n.t.Helper()
 	n.c.post(func(ctx context.Context) { n.c.decide(ctx, policy.EventNone) })
@@ -163,7 +163,6 @@ func (n *node) twins(tasks ...*fake) (sum policy.CPUSeconds) {
 	return sum
 }
 
-// A node that stands still costs nobody anything.
 func TestTwinStandsStill(t *testing.T) {
 	bubble(func(t *testing.T) {
 		var n *node
@@ -178,7 +177,7 @@ func TestTwinStandsStill(t *testing.T) {
 	})(t)
 }
 
-// What a task's threads run and wait for a CPU is what it can use, whatever it gets.
+// A task's cap is what its threads run and wait for, whatever they get.
 func TestTwinCap(t *testing.T) {
 	bubble(func(t *testing.T) {
 		var n *node
@@ -201,19 +200,19 @@ func TestTwinCap(t *testing.T) {
 	})(t)
 }
 
-// The reasons that are given for a late end.
 func TestLateBecause(t *testing.T) {
 	of := func(first policy.CPUSeconds, most policy.Cores) string {
 		task := &task{usage: limits.Usage{CPUSeconds: 100}, fair: fair{first: first, most: most}}
-		return task.lateBecause(2)
+		return task.lateReason(2)
 	}
 	must.StrContains(t, of(0, 0), "never known")
-	must.Eq(t, "it was taken for 50 CPU-seconds at first, and used 100", of(50, 0))
-	must.StrContains(t, of(100, 1), "it can use 1 cores only")
-	must.StrContains(t, of(100, 0), "not as it had been foreseen")
+	must.Eq(t, "it was first estimated at 50 CPU-seconds, and used 100", of(50, 0))
+	must.StrContains(t, of(100, 1), "it can use only 1 cores")
+	must.StrContains(t, of(100, 0), "changed in the meantime")
 }
 
-// A task that ends before its twin leaves a ghost, which has its share until its twin ends.
+// A task that ends before its twin leaves a ghost, which keeps its share until its twin
+// ends.
 func TestGhost(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, func(o *Options) { o.Policy, o.Interval = decider(t, "auto"), 5*time.Second })
@@ -234,8 +233,8 @@ func TestGhost(t *testing.T) {
 	})(t)
 }
 
-// A task that joins between two looks has had nothing under plain Nomad either, and takes
-// nothing from the others' twins for the time before it came.
+// A task that joins between updates has no service before, and takes nothing from the
+// other twins for that time.
 func TestTwins_join(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, func(o *Options) { o.Policy, o.Interval = decider(t, "fsp"), 60*time.Second })

@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package enforce puts the limits of one task into force and sees that they are: a limit
-// is believed once it has been read back from the kernel. Setting one may hang, as
-// Docker's daemon may, so it happens beside the caller.
+// Package enforce applies the limits of one task and verifies them: a limit counts as
+// in force once read back from the kernel. Docker's daemon may hang, so limits are
+// applied in the background.
 package enforce
 
 import (
@@ -15,21 +15,20 @@ import (
 	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
-// Cgroup is what is read of a task's cgroup (limits.Cgroup).
+// Cgroup reads a task's cgroup (limits.Cgroup).
 type Cgroup interface {
 	Read() (limits.Limits, error)
 	InForce(want, got limits.Limits) bool
 }
 
-// State is what a Limiter has come to.
+// State is the state of a Limiter.
 type State struct {
 	Want    limits.Limits
 	InForce limits.Limits // as last read
-	Err     error         // why Want is not in force; nil if it is, or is being set
+	Err     error         // why Want is not in force; nil if it is or is being applied
 	Setting bool
 }
 
-// Limiter sets the limits of one task.
 type Limiter struct {
 	cgroup  Cgroup
 	set     func(context.Context, limits.Limits) error
@@ -37,12 +36,12 @@ type Limiter struct {
 
 	mu    sync.Mutex
 	state State
-	next  time.Time // no try before
+	next  time.Time // earliest retry
 	wait  time.Duration
 }
 
-// New returns a Limiter that sets limits with set. It calls changed, if that is not nil,
-// when a limit was set or could not be, from a goroutine of its own.
+// New returns a Limiter that applies limits with set. It calls changed, if not nil,
+// after every attempt, from another goroutine.
 func New(cgroup Cgroup, set func(context.Context, limits.Limits) error, changed func()) (*Limiter, error) {
 	in, err := cgroup.Read()
 	l := &Limiter{cgroup: cgroup, set: set, changed: changed, state: State{Want: in, InForce: in}}
@@ -52,15 +51,14 @@ func New(cgroup Cgroup, set func(context.Context, limits.Limits) error, changed 
 	return l, nil
 }
 
-// State returns what the Limiter has come to.
 func (l *Limiter) State() State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.state
 }
 
-// Set sees that the kernel has these limits. It does not block. What fails is tried
-// again with later calls, ever more slowly.
+// Set applies limits without blocking. Failures are retried by later calls, with
+// back-off.
 func (l *Limiter) Set(ctx context.Context, want limits.Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,7 +66,7 @@ func (l *Limiter) Set(ctx context.Context, want limits.Limits) {
 	l.start(ctx)
 }
 
-// start begins to set the limits if that is due. The caller holds the lock.
+// start applies the limits if due. The caller holds the lock.
 func (l *Limiter) start(ctx context.Context) {
 	if l.state.Setting || time.Now().Before(l.next) {
 		return
@@ -92,7 +90,6 @@ func (l *Limiter) start(ctx context.Context) {
 	}()
 }
 
-// done takes the result of an attempt over.
 func (l *Limiter) done(ctx context.Context, want, got limits.Limits, err, readErr error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,6 +109,6 @@ func (l *Limiter) done(ctx context.Context, want, got limits.Limits, err, readEr
 	}
 	l.wait, l.next = 0, time.Time{}
 	if ctx.Err() == nil {
-		l.start(ctx) // another limit may be wanted by now
+		l.start(ctx) // the wanted limits may have changed since
 	}
 }

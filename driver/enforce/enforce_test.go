@@ -17,18 +17,16 @@ import (
 	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
-// kernel is a cgroup in memory.
 type kernel struct {
 	mu      sync.Mutex
 	limits  limits.Limits
 	readErr error
 	setErr  error
-	ignore  bool // take it, but do nothing
+	ignore  bool // accept, but do nothing
 	takes   time.Duration
 	sets    []limits.Limits
 }
 
-// change changes it under its lock.
 func (k *kernel) change(f func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -84,7 +82,6 @@ func TestLimiter(t *testing.T) {
 	})
 }
 
-// What fails is told, and tried again ever more slowly.
 func TestLimiter_fails(t *testing.T) {
 	for name, fail := range map[string]func(*kernel, bool){
 		"refused": func(k *kernel, on bool) {

@@ -22,30 +22,27 @@ import (
 	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
-// Labels on containers and what they are for. LabelAllocID is Nomad's own.
 const (
-	// LabelNode marks a container as ours and names the Nomad node that started
-	// it, so that a reaper touches neither stock containers nor those of another
-	// client that shares the Docker daemon.
+	// LabelNode marks Ebbtide's containers with the Nomad node that started them, so
+	// that Reap spares stock containers and those of other clients of the same daemon.
 	LabelNode = "io.ebbtide.node_id"
 
 	// LabelAllocID is set by Nomad's docker driver on all its containers.
 	LabelAllocID = "com.hashicorp.nomad.alloc_id"
 
-	// labelTask names the task, for people who look with docker ps.
+	// labelTask names the task for docker ps.
 	labelTask = "io.ebbtide.task"
 )
 
-// DockerEngine decorates Nomad's docker driver. Limits go through Docker's update
-// API, so that Docker knows of them, and are read back from the kernel.
+// DockerEngine decorates Nomad's docker driver. Limits go through Docker's update API,
+// so that Docker knows them, and are read back from the kernel.
 type DockerEngine struct {
 	client  *client.Client
 	timeout time.Duration
 }
 
-// NewDocker returns the engine of Nomad's docker driver. config is that driver's
-// own config (msgpack); timeout bounds every call to the daemon. The daemon need
-// not be up.
+// NewDocker returns the engine of Nomad's docker driver. config is that driver's config
+// (msgpack); timeout bounds every call to the daemon, which need not be up.
 func NewDocker(config []byte, timeout time.Duration) (*DockerEngine, error) {
 	var cfg docker.DriverConfig
 	if err := base.MsgPackDecode(config, &cfg); err != nil {
@@ -65,13 +62,12 @@ func NewDocker(config []byte, timeout time.Duration) (*DockerEngine, error) {
 	return &DockerEngine{client: c, timeout: timeout}, nil
 }
 
-// Name is the decorated Nomad driver's name.
 func (e *DockerEngine) Name() string { return Docker }
 
 // Reconnects is true: the docker driver waits on a request to the daemon.
 func (e *DockerEngine) Reconnects() bool { return true }
 
-// OutlivesDaemon says whether Docker's live-restore is on.
+// OutlivesDaemon reports whether Docker's live-restore is on.
 func (e *DockerEngine) OutlivesDaemon(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, e.timeout)
 	defer cancel()
@@ -79,12 +75,10 @@ func (e *DockerEngine) OutlivesDaemon(ctx context.Context) bool {
 	return err == nil && info.LiveRestoreEnabled
 }
 
-// dockerState is the part of the docker driver's handle state that we need.
 type dockerState struct {
 	ContainerID string
 }
 
-// ContainerID returns the ID of a task's container.
 func ContainerID(handle *drivers.TaskHandle) (string, error) {
 	var st dockerState
 	if err := handle.GetDriverState(&st); err != nil {
@@ -96,11 +90,11 @@ func ContainerID(handle *drivers.TaskHandle) (string, error) {
 	return st.ContainerID, nil
 }
 
-// Prepare puts our label on the container. An earlier copy of the task needs no
-// fence here: its container has the same name, and Nomad's driver takes it over.
+// Prepare labels the container. Earlier copies of the task need no fence: Nomad's
+// driver finds the container by its name.
 func (e *DockerEngine) Prepare(_ context.Context, cfg *drivers.TaskConfig) (string, error) {
-	// The block of our own options must survive the round trip: a recovered
-	// task's configuration is read from the handle again.
+	// Ebbtide's own block must survive the round trip: recovery reads the configuration
+	// from the handle.
 	var raw struct {
 		docker.TaskConfig
 		Progress map[string]any `codec:"progress"`
@@ -122,7 +116,6 @@ func (e *DockerEngine) Prepare(_ context.Context, cfg *drivers.TaskConfig) (stri
 	return "", nil
 }
 
-// Inspect asks the daemon.
 func (e *DockerEngine) Inspect(ctx context.Context, handle *drivers.TaskHandle) (State, error) {
 	id, err := ContainerID(handle)
 	if err != nil {
@@ -149,7 +142,7 @@ func (e *DockerEngine) CgroupName(handle *drivers.TaskHandle) (string, error) {
 }
 
 // Apply uses Docker's update API. The quota's period is the container's own
-// (cpu_cfs_period), unless the quota would be less than the kernel takes.
+// (cpu_cfs_period), unless the quota would be below the kernel's minimum.
 func (e *DockerEngine) Apply(ctx context.Context, handle *drivers.TaskHandle, _ *limits.Cgroup, want limits.Limits) error {
 	id, err := ContainerID(handle)
 	if err != nil {
@@ -171,20 +164,19 @@ func (e *DockerEngine) Apply(ctx context.Context, handle *drivers.TaskHandle, _ 
 	return nil
 }
 
-// ReapOptions say which containers Reap may remove.
+// ReapOptions restrict which containers Reap removes.
 type ReapOptions struct {
-	NodeID  string          // the Nomad node whose containers are ours; "" = unknown, none are
-	All     bool            // also those that Nomad's own docker driver has started
-	Tracked map[string]bool // IDs that a task is known for
-	// Ended says for certain that an allocation was on this node and is no more.
-	Ended  func(allocID string) bool
-	Grace  time.Duration // younger ones are left alone
-	DryRun bool          // only say what would be removed
+	NodeID  string          // only this Nomad node's containers; "" = none
+	All     bool            // also those started by Nomad's own docker driver
+	Tracked map[string]bool // IDs of known tasks
+	// Ended reports that an allocation of this node has certainly ended.
+	AllocEnded func(allocID string) bool
+	Grace      time.Duration // younger ones are spared
+	DryRun     bool          // list only
 }
 
-// Reap removes running containers that this node started and that nothing tracks, and
-// the network (pause) containers of allocations that are no more. It returns the IDs of
-// what it removed.
+// Reap removes untracked running containers of this node, and network (pause)
+// containers of ended allocations. It returns the removed IDs.
 func (e *DockerEngine) Reap(ctx context.Context, opts ReapOptions, now time.Time) ([]string, error) {
 	lctx, cancel := context.WithTimeout(ctx, e.timeout)
 	defer cancel()
@@ -199,10 +191,10 @@ func (e *DockerEngine) Reap(ctx context.Context, opts ReapOptions, now time.Time
 		mine := opts.NodeID != "" && c.Labels[LabelNode] == opts.NodeID
 		stock := opts.All && c.Labels[LabelNode] == "" && alloc != ""
 		if alloc != "" && isPause(c.Names) {
-			// It has no label of ours and belongs to no task. Nomad's driver removes it
-			// with the allocation's network, but Nomad does not ask a plugin for that
-			// when it has lost the network's specification.
-			mine, stock = opts.Ended(alloc), false
+			// It has no label of Ebbtide's and no task. Nomad's driver removes it with
+			// the allocation's network, but Nomad does not call the plugin if it has
+			// lost the network's specification.
+			mine, stock = opts.AllocEnded(alloc), false
 		}
 		if !mine && !stock || opts.Tracked[c.ID] || now.Sub(time.Unix(c.Created, 0)) < opts.Grace {
 			continue
@@ -223,12 +215,10 @@ func (e *DockerEngine) Reap(ctx context.Context, opts ReapOptions, now time.Time
 	return removed, errors.Join(errs...)
 }
 
-// isPause says whether a container only holds an allocation's network namespace.
 func isPause(names []string) bool {
 	return slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "/nomad_init_") })
 }
 
-// dockerError types the errors that a caller decides on.
 func dockerError(doing string, err error) error {
 	switch {
 	case errdefs.IsNotFound(err):
@@ -239,7 +229,6 @@ func dockerError(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// short is a container ID as Docker prints it.
 func short(id string) string {
 	if len(id) > 12 {
 		return id[:12]

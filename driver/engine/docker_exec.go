@@ -14,13 +14,13 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// Exec runs a command in a task's container with its streams connected, until the
-// command has ended and all its output was passed on, or ctx ends.
+// Exec runs a command in a task's container until the command has ended and all its
+// output was passed on, or ctx ends.
 //
-// Nomad's docker driver (1.11.2) polls whether the command still runs and hangs up
-// as soon as it does not: what Docker has not passed on by then is cut off, and a
-// command that Docker has not started yet counts as ended with exit code 0. Here,
-// as in the docker command, the end of the output comes first.
+// Nomad's docker driver (1.11.2) polls the command's state and disconnects once it has
+// ended, which cuts off buffered output, and counts a command that Docker has not
+// started yet as ended with exit code 0. Exec waits for the end of the output first,
+// like the docker command.
 func (e *DockerEngine) Exec(ctx context.Context, handle *drivers.TaskHandle, opts *drivers.ExecOptions) (*drivers.ExitResult, error) {
 	id, err := ContainerID(handle)
 	if err != nil {
@@ -43,7 +43,7 @@ func (e *DockerEngine) Exec(ctx context.Context, handle *drivers.TaskHandle, opt
 	go func() {
 		_, _ = io.Copy(conn.Conn, opts.Stdin)
 		_ = conn.CloseWrite()
-		_, _ = io.Copy(io.Discard, opts.Stdin) // what the command does not want
+		_, _ = io.Copy(io.Discard, opts.Stdin) // input that the command does not read
 	}()
 
 	if opts.Tty {
@@ -76,7 +76,6 @@ func (e *DockerEngine) execCreate(ctx context.Context, id string, opts *drivers.
 	return exec.ID, nil
 }
 
-// resize passes on the sizes of the caller's terminal.
 func (e *DockerEngine) resize(ctx context.Context, exec string, sizes <-chan drivers.TerminalSize) {
 	for {
 		select {
@@ -86,14 +85,13 @@ func (e *DockerEngine) resize(ctx context.Context, exec string, sizes <-chan dri
 			if !ok {
 				return
 			}
-			// A size that is lost is put right by the next.
+			// The next size makes up for a lost one.
 			_ = e.client.ContainerExecResize(ctx, exec, containerapi.ResizeOptions{Height: uint(s.Height), Width: uint(s.Width)})
 		}
 	}
 }
 
-// execResult waits until Docker, too, has seen the command's end: its output may
-// end earlier.
+// execResult waits for the exit code: the output may end earlier.
 func (e *DockerEngine) execResult(ctx context.Context, exec string) (*drivers.ExitResult, error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -61,7 +61,6 @@ func TestPrepareKeepsTheConfigAndAddsOurLabels(t *testing.T) {
 	must.Eq[any](t, "loss", own.Progress["metric"], must.Sprint("a recovered task reads its options from the handle"))
 }
 
-// daemon is as much of Docker's API as a test needs.
 func daemon(t *testing.T, routes map[string]any) (*DockerEngine, *[]string) {
 	var calls []string
 	e := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -83,7 +82,6 @@ func daemon(t *testing.T, routes map[string]any) (*DockerEngine, *[]string) {
 	return e, &calls
 }
 
-// serve has an HTTP server in the daemon's place.
 func serve(t *testing.T, answer http.HandlerFunc) *DockerEngine {
 	srv := httptest.NewServer(answer)
 	t.Cleanup(srv.Close)
@@ -133,8 +131,8 @@ func TestUnreachableIsTyped(t *testing.T) {
 	must.False(t, e.OutlivesDaemon(t.Context()))
 }
 
-// TestExecPassesAllOutputOn has a daemon that does not know of the command's start
-// until its output has ended, and of its end only later.
+// TestExecPassesAllOutputOn has a daemon that reports the command's start only after
+// its output, and its end even later.
 func TestExecPassesAllOutputOn(t *testing.T) {
 	const size = 1 << 20
 	for name, tty := range map[string]bool{"streams": false, "terminal": true} {
@@ -185,7 +183,6 @@ func TestExecPassesAllOutputOn(t *testing.T) {
 	}
 }
 
-// TestExecEndsWithItsCaller has a command that never says anything.
 func TestExecEndsWithItsCaller(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	e := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -212,17 +209,15 @@ func TestExecEndsWithItsCaller(t *testing.T) {
 	must.ErrorIs(t, err, ErrGone)
 }
 
-// buffer is a bytes.Buffer that can be closed.
 type buffer struct{ bytes.Buffer }
 
 func (b *buffer) Close() error { return nil }
 
-// The period of a quota stays what the job chose.
 func TestApplyKeepsThePeriod(t *testing.T) {
 	for name, c := range map[string]struct {
 		period        int64
 		cores         float64
-		wants, quotas int64 // the period and the quota that are set
+		wants, quotas int64 // period and quota set
 	}{
 		"chosen":            {50_000, 1.5, 50_000, 75_000},
 		"chosen, no quota":  {50_000, 0, 50_000, -1},
@@ -283,7 +278,7 @@ func TestReapTouchesOnlyWhatItMay(t *testing.T) {
 				"/containers/json": list, "/containers/ours": "", "/containers/stock": "", "/containers/left": "",
 			})
 			c.opts.Grace = time.Minute
-			c.opts.Ended = func(alloc string) bool { return alloc == "b" }
+			c.opts.AllocEnded = func(alloc string) bool { return alloc == "b" }
 			c.opts.Tracked = map[string]bool{"tracked": true}
 			got, err := e.Reap(t.Context(), c.opts, now)
 			must.NoError(t, err)

@@ -17,26 +17,23 @@ import (
 	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
-// execEngine decorates Nomad's exec driver: tasks are processes in a chroot,
-// and their limits are written to their cgroup.
+// execEngine decorates Nomad's exec driver: tasks are processes in a chroot, and limits
+// are written to their cgroups.
 type execEngine struct{}
 
-// NewExec returns the engine of Nomad's exec driver.
 func NewExec() Engine { return execEngine{} }
 
 func (execEngine) Name() string                        { return Exec }
 func (execEngine) Reconnects() bool                    { return false }
 func (execEngine) OutlivesDaemon(context.Context) bool { return true } // there is none
 
-// execState is the part of the exec driver's handle state that we need.
 type execState struct {
 	Pid int
 }
 
-// Prepare ends an earlier copy of the same task. Nomad starts a task anew when
-// it could not recover it, for example when agent and plugin died together; the
-// executor of the first copy may have survived both, and two copies would write
-// the same checkpoint.
+// Prepare kills earlier copies of the task. Nomad starts a second copy if it could not
+// recover the first, as when agent and plugin died together; its executor may survive
+// both, and two copies would write the same checkpoint.
 func (execEngine) Prepare(ctx context.Context, cfg *drivers.TaskConfig) (string, error) {
 	dir := execCgroup(cfg)
 	if dir == "" {
@@ -53,7 +50,7 @@ func (execEngine) Prepare(ctx context.Context, cfg *drivers.TaskConfig) (string,
 			return "", fmt.Errorf("looking for an earlier copy of task %q in %s: %w", cfg.Name, dir, err)
 		}
 		if time.Now().After(deadline) {
-			return "", fmt.Errorf("an earlier copy of task %q still runs in %s and does not end", cfg.Name, dir)
+			return "", fmt.Errorf("an earlier copy of task %q in %s does not end after SIGKILL", cfg.Name, dir)
 		}
 		for pid := range pids.Items() {
 			if err := unix.Kill(pid, unix.SIGKILL); err == nil {
@@ -67,12 +64,11 @@ func (execEngine) Prepare(ctx context.Context, cfg *drivers.TaskConfig) (string,
 		}
 	}
 	if killed > 0 {
-		return "an earlier copy of this task was still running and has been ended", nil
+		return "killed an earlier copy of this task that was still running", nil
 	}
 	return "", nil
 }
 
-// execCgroup is the directory that lists the processes of a task.
 func execCgroup(cfg *drivers.TaskConfig) string {
 	switch cgroupslib.GetMode() {
 	case cgroupslib.CG1:
@@ -84,7 +80,6 @@ func execCgroup(cfg *drivers.TaskConfig) string {
 	return ""
 }
 
-// Inspect looks at the task's main process.
 func (execEngine) Inspect(_ context.Context, handle *drivers.TaskHandle) (State, error) {
 	var st execState
 	if err := handle.GetDriverState(&st); err != nil {
@@ -96,12 +91,11 @@ func (execEngine) Inspect(_ context.Context, handle *drivers.TaskHandle) (State,
 	return State{Running: true, PID: st.Pid}, nil
 }
 
-// CgroupName is the scope that Nomad makes for the task.
+// CgroupName is Nomad's scope for the task.
 func (execEngine) CgroupName(handle *drivers.TaskHandle) (string, error) {
 	return cgroupslib.ScopeCG1(handle.Config.AllocID, handle.Config.Name), nil
 }
 
-// Apply writes the cgroup's files.
 func (execEngine) Apply(_ context.Context, _ *drivers.TaskHandle, cg *limits.Cgroup, want limits.Limits) error {
 	return errors.Join(cg.SetShares(want.Shares), cg.SetQuota(want.QuotaCores))
 }

@@ -31,7 +31,7 @@ func TestExecInspect(t *testing.T) {
 	must.Eq(t, "alloc.train", name)
 }
 
-// TestExecFence needs root and a cgroup hierarchy that can be written.
+// TestExecFence needs root and a writable cgroup hierarchy.
 func TestExecFence(t *testing.T) {
 	cfg := &drivers.TaskConfig{Name: "train", AllocID: "ebbtide-fence-" + strconv.Itoa(os.Getpid())}
 	dir := execCgroup(cfg)

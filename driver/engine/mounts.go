@@ -13,8 +13,9 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 )
 
-// checkMounts refuses mounts that would expose the allocation's private directory: Nomad's
-// docker driver mounts any part of the allocation's directory, even with volumes disabled.
+// checkMounts rejects mounts that would expose the allocation's private directory:
+// Nomad's docker driver mounts any part of the allocation's directory, even with
+// volumes disabled.
 func checkMounts(cfg *drivers.TaskConfig, task *docker.TaskConfig) error {
 	var sources []string
 	if task.VolumeDriver == "" {

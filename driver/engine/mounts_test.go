@@ -10,8 +10,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// A container cannot mount the private directory, in none of the ways to ask for it; other
-// mounts are left to Nomad's driver.
+// No syntax mounts the private directory into a container; other mounts are left to
+// Nomad's driver.
 func TestPrepareRefusesThePrivateDirectory(t *testing.T) {
 	prepare := func(config map[string]any) error {
 		cfg := &drivers.TaskConfig{Name: "train", AllocDir: "/nomad/alloc/a1"}

@@ -5,17 +5,17 @@ package growth
 
 import "math"
 
-// Curve is a task's history as an estimator takes it.
+// Curve is the input of an estimator, taken from a task's history.
 type Curve struct {
-	Points  []Point // the reports of the process that runs now, each of them once
-	Earlier int     // how many points are of processes before it
-	Blank   int     // how many of its points hold no report
+	Points  []Point // distinct reports of the current process
+	Earlier int     // number of points of earlier processes
+	Blank   int     // number of its points without a report
 }
 
-// NewCurve finds the reports in a history, which has a point whenever anything
-// happened. A CPU counter that runs backwards is a new process, and what was
-// reported before is not looked at; a point with neither value nor step is no
-// report, and one with the value and the step of the last report is that report.
+// NewCurve extracts the reports from a history, which has a point for every event. A
+// CPU counter that decreases is a new process, and what came before is dropped. Points
+// with neither value nor step are no reports; repetitions of the last value and step
+// are dropped.
 func NewCurve(history []Point) Curve {
 	var c Curve
 	for i, p := range history {
@@ -34,5 +34,4 @@ func NewCurve(history []Point) Curve {
 	return c
 }
 
-// same says whether two figures are equal, unknown being equal to unknown.
 func same(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }

@@ -6,21 +6,19 @@ package growth
 import "math"
 
 const (
-	maxBins    = 24   // points a curve is fitted to
-	horizon    = 0.1  // how far ahead growth looks, as a fraction of the window
-	smallest   = 1e-3 // residuals below this fraction of the range are as good as none
-	biasSigma  = 3.5  // a window is too long when its newest part is so many standard errors off the fit
-	trendSigma = 3.0  // or its newest half or quarter still has a trend of its own
+	maxBins     = 24   // points per fitted curve
+	horizon     = 0.1  // how far growth looks ahead, as a fraction of the window
+	minResidual = 1e-3 // residuals below this fraction of the range count as none
+	biasSigma   = 3.5  // a window is too long if its newest part is this many standard errors off the fit
+	trendSigma  = 3.0  // … or if its newest half or quarter still has a trend
 )
 
-// shapes is the number of curves tried. Each falls from φ(0) = 1 as a straight
-// line, exponentially or hyperbolically; with a factor and an offset, which the
-// regression finds, they are the m + A·e^(−kc) and m + 1/(kc+b) of training
-// curves. The k lie on a grid: linearising noisy values to find k would blow up
-// the noise of those near m.
+// shapes is the number of curves fitted. Each falls from φ(0) = 1: linearly,
+// exponentially or hyperbolically; with factor and offset from the regression they are
+// the m + A·e^(−kc) and m + 1/(kc+b) of training curves. The k lie on a grid, because
+// linearising noisy values to find k would amplify the noise near m.
 const shapes = 9
 
-// phi returns every shape's value at x.
 func phi(x float64) (y [shapes]float64) {
 	e := math.Exp(-1.5 * x)
 	y[0] = 1 - x
@@ -35,7 +33,7 @@ func phi(x float64) (y [shapes]float64) {
 	return y
 }
 
-// ahead is how much each shape falls from 1 to 1 + horizon, per unit of x.
+// ahead is the fall of each shape from 1 to 1 + horizon, per unit of x.
 var ahead = func() (d [shapes]float64) {
 	a, b := phi(1), phi(1+horizon)
 	for s := range d {
@@ -54,7 +52,7 @@ func shapeName(s int) string {
 	return "hyperbolic"
 }
 
-// fitter holds one task's working memory, so that measuring allocates nothing.
+// fitter is the working memory of one task: measuring allocates nothing.
 type fitter struct {
 	cells []cell
 	bins  []cell
@@ -67,8 +65,6 @@ type fitter struct {
 	level float64 // the newest value, which is 0 in bins
 }
 
-// load takes the first n cells, with those the filter has not reached yet
-// filtered as well as their neighbours allow.
 func (f *fitter) load(h *history, n int, span float64) {
 	if f.cells == nil {
 		f.cells = make([]cell, 0, maxCells+1)
@@ -81,8 +77,8 @@ func (f *fitter) load(h *history, n int, span float64) {
 			f.cells[i].u = v
 		}
 	}
-	// In units of the range, from the newest value on: no constant added to
-	// the metric and no factor on it makes a difference from here on.
+	// In units of the range, relative to the newest value: the result is independent of
+	// the metric's offset and scale.
 	ref := f.cells[len(f.cells)-1].u
 	f.level = ref
 	for i := range f.cells {
@@ -90,7 +86,6 @@ func (f *fitter) load(h *history, n int, span float64) {
 	}
 }
 
-// window returns the cells of the last share of the CPU-seconds, at least n.
 func (f *fitter) window(share float64, n int) []cell {
 	last := f.cells[len(f.cells)-1].c
 	from := last - share*(last-f.cells[0].c)
@@ -101,8 +96,8 @@ func (f *fitter) window(share float64, n int) []cell {
 	return f.cells[max(0, min(i, len(f.cells)-n)):]
 }
 
-// group puts a window into at most maxBins bins of equal width in CPU-seconds,
-// counted from the newest.
+// group puts a window into at most maxBins bins of equal width in CPU-seconds, from the
+// newest on.
 func (f *fitter) group(win []cell) {
 	f.bins = f.bins[:0]
 	if len(win) <= maxBins {
@@ -123,8 +118,8 @@ func (f *fitter) group(win []cell) {
 	}
 }
 
-// growth returns the growth per CPU-second, as a fraction of the range, and
-// how it was found.
+// growth returns the growth per CPU-second, as a fraction of the range, and the name of
+// the likeliest shape.
 func (f *fitter) growth() (float64, string) {
 	var g float64
 	var name string
@@ -145,10 +140,9 @@ func (f *fitter) growth() (float64, string) {
 	return g, name
 }
 
-// fit fits every shape to a window and averages what they promise, each with
-// the weight of its likelihood: choosing one shape makes growth jump when two
-// describe a noisy curve equally well. good is false when the newest part of
-// the window lies off the fit.
+// fit fits every shape to a window and averages their growth by likelihood: choosing a
+// single shape would make growth jump when two fit equally well. good is false if the
+// newest part of the window is off the fit.
 func (f *fitter) fit(win []cell) (g float64, name string, good bool) {
 	f.group(win)
 	bins := f.bins
@@ -198,8 +192,8 @@ func (f *fitter) fit(win []cell) (g float64, name string, good bool) {
 	return g, name, good
 }
 
-// spread is the noise of the bins, from second differences of the newer half: noise often
-// shrinks as training goes on.
+// spread is the noise of the bins, from second differences of the newer half, because
+// noise often shrinks during training.
 func (f *fitter) spread() float64 {
 	n := len(f.bins)
 	newer := f.bins[n-max(n/2, min(n, 8)):]
@@ -207,24 +201,21 @@ func (f *fitter) spread() float64 {
 	for _, b := range newer {
 		per += b.n / float64(len(newer))
 	}
-	return math.Max(noise(newer, f.tmp[:0])/math.Sqrt(per), smallest)
+	return math.Max(noise(newer, f.tmp[:0])/math.Sqrt(per), minResidual)
 }
 
-// misfit is the mean square of the n residuals of a regression, without what is wild.
 func (f *fitter) misfit(n int, sigma float64) float64 {
 	q := 0.0
 	lim := 9 * sigma * sigma
 	for i := range n {
 		q += math.Min(f.res[i]*f.res[i], lim)
 	}
-	return q/float64(n) + smallest*smallest
+	return q/float64(n) + minResidual*minResidual
 }
 
-// levels says whether the newest reports lie around the fit: no run of them,
-// counted from the newest, is off by more than its noise.
 func (f *fitter) levels(win []cell, c0, width float64, fitted func(float64) float64) bool {
 	recent := win[max(0, len(win)-48):]
-	sigma := math.Max(noise(recent, f.tmp[:0]), smallest)
+	sigma := math.Max(noise(recent, f.tmp[:0]), minResidual)
 	sum := 0.0
 	m := 0
 	for i := len(win) - 1; i >= len(win)/2 && m < 32; i-- {
@@ -237,7 +228,6 @@ func (f *fitter) levels(win []cell, c0, width float64, fitted func(float64) floa
 	return true
 }
 
-// slopes says whether the residuals of the newest half and quarter have no trend left.
 func (f *fitter) slopes(n int, sigma float64, fitted func(float64) float64) bool {
 	for _, m := range []int{n / 2, n / 4} {
 		if m < 5 {
@@ -261,8 +251,8 @@ func (f *fitter) slopes(n int, sigma float64, fitted func(float64) float64) bool
 	return true
 }
 
-// regress fits u = m + a·φ with Huber's weights, leaves the residuals in res
-// and returns the weighted sum of squares of φ about its mean as well.
+// regress fits u = m + a·φ with Huber weights, stores the residuals in res and returns
+// also the weighted sum of squares of φ about its mean.
 func (f *fitter) regress(phi []float64, sigma float64) (a, m, ss float64) {
 	n := len(phi)
 	bins, wt, res := f.bins[:n], f.wt[:n], f.res[:n]
@@ -307,13 +297,12 @@ func (f *fitter) regress(phi []float64, sigma float64) (a, m, ss float64) {
 }
 
 const (
-	flatRate    = 0.05  // of the range, over as many CPU-seconds again as were used so far: less is flat
+	flatRate    = 0.05  // part of the range, over as many CPU-seconds as used so far, below which the curve is flat
 	boundZ      = 1.645 // standard errors of a one-sided 95 % bound
-	leaveZ      = 2.0   // standard errors a slope must stand out by to end a plateau
+	leaveZ      = 2.0   // standard errors of a slope that ends a plateau
 	recentShare = 0.25  // the second window: the newest quarter of the CPU-seconds
 )
 
-// plateau says whether the curve is flat, given that it was (or not).
 func (f *fitter) plateau(was bool) bool {
 	n := len(f.cells)
 	if n < plateauReports {
@@ -325,16 +314,15 @@ func (f *fitter) plateau(was bool) bool {
 	}
 	s, se := f.trend(f.window(recentShare, plateauReports))
 	if was {
-		// Leaving takes both: what noise alone does to one window it seldom
-		// does to both at once, while a real drop shows in both soon.
+		// Leaving takes both windows: noise seldom shows in both at once, a real drop
+		// soon does.
 		return flat(f.g, f.se, leaveZ) || flat(s, se, leaveZ)
 	}
 	return flat(f.g, f.se, 0) && flat(s, se, 0)
 }
 
-// trend is the improvement per CPU-second over a window with its standard error
-// (Theil–Sen: the median of the slopes between all pairs, which a few wild
-// reports do not move).
+// trend is the improvement per CPU-second over a window and its standard error, by
+// Theil–Sen: the median slope of all pairs, which resists outliers.
 func (f *fitter) trend(win []cell) (slope, se float64) {
 	f.group(win)
 	bins := f.bins
@@ -362,6 +350,6 @@ func (f *fitter) trend(win []cell) (slope, se float64) {
 	for _, b := range bins {
 		f.tmp = append(f.tmp, math.Abs(b.u+slope*b.c-level))
 	}
-	sigma := math.Max(madToSigma*median(f.tmp), smallest)
+	sigma := math.Max(madToSigma*median(f.tmp), minResidual)
 	return slope, sigma / math.Sqrt(ss)
 }

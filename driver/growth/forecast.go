@@ -5,10 +5,10 @@ package growth
 
 import "math"
 
-// bends is the number of curves that a forecast is made of. Each falls from 1 to 0 as a
-// power of the CPU-seconds, as the losses of training do; φ(x) = (1 + kx)^−p with p = 1 and ½.
-// What is nearer to the newest reports (see shapes) tells growth better, but not where it
-// all leads to: a line has no end, and an exponential ends too soon.
+// bends is the number of curves in a forecast: φ(x) = (1 + kx)^−p with p = 1 and ½,
+// since training losses fall as powers of CPU-seconds. The shapes of fit.go describe
+// the newest reports better, but do not extrapolate: a line never ends, and an
+// exponential ends too soon.
 const bends = 14
 
 func bend(x float64) (y [bends]float64) {
@@ -19,17 +19,17 @@ func bend(x float64) (y [bends]float64) {
 	return y
 }
 
-// Fit is a curve that the robust estimator has fitted to all reports since the learning
-// rate dropped or a restart lost ground: a value that nobody changes any more. The zero Fit
-// promises nothing. CPU-seconds are those of the counter of the process that runs now.
+// Fit is a curve fitted to all reports since the last drop of the learning rate or
+// restart that lost ground. It is immutable; the zero Fit predicts nothing. CPU-seconds
+// are on the counter of the current process.
 type Fit struct {
 	sign, level, span float64 // a value is sign·(level + span·u)
-	from, width, to   float64 // of the reports, and the newest one, in CPU-seconds
+	from, width, to   float64 // of the first report, of all, and of the newest one, in CPU-seconds
 	offset            float64 // u = offset + Σ scale·φ((c − from)/width)
 	scale             [bends]float64
 }
 
-// forecast fits the bends to all cells, and averages them by their likelihood.
+// forecast fits the bends to all cells and averages them by likelihood.
 func (f *fitter) forecast() Fit {
 	f.group(f.cells)
 	n := len(f.bins)
@@ -60,8 +60,8 @@ func (f *fitter) forecast() Fit {
 	return out
 }
 
-// farthest is how far ahead a fit is believed, in lengths of what it was fitted to.
-const farthest = 100
+// maxExtrapolation is how far ahead a fit is valid, in widths of its data.
+const maxExtrapolation = 100
 
 func (f *Fit) at(cpu float64) float64 {
 	u := f.offset
@@ -71,8 +71,8 @@ func (f *Fit) at(cpu float64) float64 {
 	return u
 }
 
-// To returns the CPU-seconds from a moment on until the curve reaches a value, 0 if it is
-// there. It is false if the curve does not get there.
+// To returns the CPU-seconds from cpu on until the curve reaches value, 0 if it already
+// has; false if it never does.
 func (f Fit) To(value, cpu float64) (float64, bool) {
 	if !(f.width > 0) {
 		return 0, false
@@ -80,13 +80,13 @@ func (f Fit) To(value, cpu float64) (float64, bool) {
 	return f.reach((f.sign*value-f.level)/f.span, max(cpu, f.to))
 }
 
-// reach returns how long after now the curve is down at u.
+// reach returns the CPU-seconds from now until the curve falls to u.
 func (f *Fit) reach(u, now float64) (float64, bool) {
 	if !(f.at(now) > u) {
 		return 0, !math.IsNaN(u)
 	}
 	before := 0.0
-	for ahead := f.width / 64; ahead < farthest*f.width; ahead *= 1.2 {
+	for ahead := f.width / 64; ahead < maxExtrapolation*f.width; ahead *= 1.2 {
 		if f.at(now+ahead) > u {
 			before = ahead
 			continue

@@ -40,7 +40,7 @@ func TestFit(t *testing.T) {
 	must.False(t, ok)
 }
 
-// A process that goes on after a restart counts its CPU-seconds from 0, and so does the fit.
+// A restarted process counts its CPU-seconds from 0, and so does the fit.
 func TestFit_restarted(t *testing.T) {
 	e := build(t, KindRobust, Min)
 	for c := 1.0; c <= 100; c++ {
@@ -55,7 +55,6 @@ func TestFit_restarted(t *testing.T) {
 	must.InDelta(t, 40, way, 6)
 }
 
-// Whatever a fit is asked, it tells a time that is not negative, and a nearer value sooner.
 func TestFit_anything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := newRobust(Min)

@@ -5,28 +5,28 @@ package growth
 
 import "math"
 
-// keptValues is how many reports of an interval are kept; of more, every second one,
-// every fourth one, and so on, is.
+// keptValues bounds the reports kept of an interval; beyond it, every second one, every
+// fourth one and so on is kept.
 const keptValues = 256
 
-// Gain measures the gain of SpeCon (Algorithm 1, line 5): by how much the evaluation
-// function E moved from one interval to the next, |E(t_m) − E(t_m−1)|, on a scale on
-// which E has spanned 1 so far.
+// Gain is the gain of SpeCon (Algorithm 1, line 5): the change of the evaluation
+// function E between intervals, |E(t_m) − E(t_m−1)|, as a fraction of the range of E so
+// far.
 //
-// E of an interval is the median of its reports. The paper takes the last one, which is
-// mostly the noise of one batch. The zero Gain is ready to use.
+// E of an interval is the median of its reports, where the paper takes the last one,
+// which is mostly the noise of one batch. The zero Gain is ready to use.
 type Gain struct {
 	values []float64 // of this interval
 	seen   int       // reports of this interval
 	every  int       // one of how many is kept
 
-	level  float64 // E of the last interval that had reports
+	level  float64 // E of the last interval with reports
 	known  bool
 	lo, hi float64 // of the levels so far
 	last   *float64
 }
 
-// Add takes a report. One that is not finite is left out.
+// Add takes a report, ignoring NaN and ±Inf.
 func (g *Gain) Add(value float64) {
 	if math.IsNaN(value) || math.IsInf(value, 0) {
 		return
@@ -45,15 +45,15 @@ func (g *Gain) Add(value float64) {
 	g.values = append(g.values, value)
 }
 
-// Close ends an interval. It returns its gain and that of the interval before, each in
-// [0, 1]; nil is not known: there were no reports, or none before them.
+// Close ends an interval and returns its gain and the previous one's, in [0, 1]; nil if
+// unknown, for lack of reports now or before.
 func (g *Gain) Close() (gain, previous *float64) {
 	previous = g.last
 	g.last = nil
 	if len(g.values) == 0 {
 		return nil, previous
 	}
-	// The middle of two huge values need not fit.
+	// The midpoint of two huge values may overflow.
 	level := math.Max(-math.MaxFloat64, math.Min(math.MaxFloat64, median(g.values)))
 	g.values, g.seen, g.every = g.values[:0], 0, 1
 	if !g.known {
@@ -62,7 +62,7 @@ func (g *Gain) Close() (gain, previous *float64) {
 	}
 	g.lo, g.hi = math.Min(g.lo, level), math.Max(g.hi, level)
 	var x float64
-	// Halves do not overflow where the difference would.
+	// Halves avoid overflow.
 	if span := g.hi/2 - g.lo/2; span > 0 {
 		x = math.Min(1, math.Abs(level/2-g.level/2)/span)
 	}

@@ -12,7 +12,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// interval reports values and closes the interval.
 func (g *Gain) interval(values ...float64) (gain, previous *float64) {
 	for _, v := range values {
 		g.Add(v)
@@ -24,16 +23,16 @@ func TestGain(t *testing.T) {
 	var g Gain
 	for i, step := range []struct {
 		values         []float64
-		gain, previous float64 // negative: not known
+		gain, previous float64 // negative: unknown
 	}{
 		{nil, -1, -1},
 		{[]float64{10, 9, 8}, -1, -1},
-		{[]float64{7}, 1, -1},                           // from 9 to 7: all that it has spanned
-		{[]float64{5, 5, 500}, 0.5, 1},                  // an outlier decides nothing
-		{[]float64{5, math.NaN(), math.Inf(1)}, 0, 0.5}, // nor what is not finite
+		{[]float64{7}, 1, -1},                           // from 9 to 7: the whole range
+		{[]float64{5, 5, 500}, 0.5, 1},                  // outliers and …
+		{[]float64{5, math.NaN(), math.Inf(1)}, 0, 0.5}, // … values that are not finite have no effect
 		{nil, -1, 0},
 		{[]float64{4}, 0.2, -1},
-		{[]float64{6}, 0.4, 0.2}, // it is the distance, whatever the direction
+		{[]float64{6}, 0.4, 0.2}, // the distance, in either direction
 	} {
 		gain, previous := g.interval(step.values...)
 		for _, c := range []struct {
@@ -50,8 +49,8 @@ func TestGain(t *testing.T) {
 	}
 }
 
-// A curve that flattens has gains that fall below any threshold, with noise of a batch
-// that is larger than that threshold.
+// The gains of a flattening curve fall below any threshold, even if the noise exceeds
+// it.
 func TestGain_noise(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var g Gain

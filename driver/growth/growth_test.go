@@ -15,7 +15,7 @@ import (
 
 var nan, inf = math.NaN(), math.Inf(1)
 
-// at is a report in which a second of wall time is a CPU-second.
+// at is a report of a task with one CPU-second per second.
 func at(c, v float64) Point { return Point{T: c, CPU: c, Value: v, Step: nan} }
 
 func feed(e Estimator, ps ...Point) Estimate {
@@ -25,7 +25,8 @@ func feed(e Estimator, ps ...Point) Estimate {
 	return e.Measure()
 }
 
-// follow adds n reports at 1, 2, … CPU-seconds, measures after each and returns the last estimate.
+// follow adds n reports at 1, 2, … CPU-seconds, measures after each and returns the
+// last estimate.
 func follow(e Estimator, n int, f func(c float64) float64) (m Estimate) {
 	for i := 1; i <= n; i++ {
 		m = feed(e, at(float64(i), f(float64(i))))
@@ -63,8 +64,8 @@ func TestPublished(t *testing.T) {
 	must.False(t, m.Measured)
 	must.StrContains(t, m.Why, "one report")
 
-	// eq. 1 and 2: |ΔE| / ΔCPU, whichever way, from the newest report of the
-	// interval before to the newest of this one.
+	// eq. 1 and 2: |ΔE| / ΔCPU, from the newest report of the last interval to the
+	// newest of this one.
 	m = feed(e, Point{T: 40, CPU: 15, Value: 9, Step: nan}, Point{T: 50, CPU: 20, Value: 7, Step: nan})
 	must.True(t, m.Measured)
 	must.InDelta(t, 0.2, m.Growth, 1e-12)
@@ -72,24 +73,22 @@ func TestPublished(t *testing.T) {
 	must.Eq(t, 7, m.Value)
 	must.Eq(t, 3, m.Reports)
 
-	// No report: the interval extends.
 	m = feed(e)
 	must.InDelta(t, 0.2, m.Growth, 1e-12)
 	must.StrContains(t, m.Why, "it extends")
 
-	// No CPU: undefined, the last one stands, and the interval goes on.
+	// No CPU: undefined, so the last figure stands and the interval extends.
 	m = feed(e, Point{T: 60, CPU: 20, Value: 6, Step: nan})
 	must.InDelta(t, 0.2, m.Growth, 1e-12)
 	must.StrContains(t, m.Why, "undefined")
 	m = feed(e, Point{T: 60, CPU: 30, Value: 4, Step: nan})
 	must.InDelta(t, 0.3, m.Growth, 1e-12)
 
-	// Wall time unknown: no progress.
 	m = feed(e, Point{T: nan, CPU: 31, Value: 3, Step: nan})
 	must.InDelta(t, 1, m.Growth, 1e-12)
 	must.Eq(t, 0, m.Progress)
 
-	// The CPU counter starts again: nothing is measured across it.
+	// The CPU counter restarts: no measurement across it.
 	m = feed(e, at(2, 100))
 	must.InDelta(t, 1, m.Growth, 1e-12)
 	m = feed(e, at(4, 99))
@@ -109,8 +108,8 @@ func TestPublished_staysFinite(t *testing.T) {
 	must.False(t, math.IsInf(m.Progress, 0))
 }
 
-// NaN and ±Inf mark a task as diverged, never enter a sum, and three finite
-// reports in a row end it.
+// NaN and ±Inf mark a task as diverged and never enter a sum; three consecutive finite
+// reports end it.
 func TestDiverged(t *testing.T) {
 	for _, kind := range []string{"robust", "published"} {
 		for _, bad := range []float64{nan, inf, -inf} {
@@ -132,14 +131,13 @@ func TestDiverged(t *testing.T) {
 			must.False(t, math.IsNaN(m.Growth))
 			must.Eq(t, 13, m.Reports)
 		}
-		// From the very first report.
 		e := build(t, kind, Max)
 		m := feed(e, at(1, nan))
 		must.True(t, m.Diverged)
 		must.True(t, m.Measured)
 		must.Eq(t, 0, m.Reports)
 	}
-	// A finite number of absurd size has diverged too: squares of it overflow.
+	// So does a finite value whose square overflows.
 	m := feed(build(t, "robust", Min), at(1, 1), at(2, 1e200))
 	must.True(t, m.Diverged)
 }
@@ -169,14 +167,12 @@ func TestRobust_unmeasured(t *testing.T) {
 	same := e.Measure()
 	must.StrContains(t, same.Why, "no new report")
 	must.Eq(t, m.Growth, same.Growth)
-	// CPU time that does not move measures nothing, however many reports come.
 	e = build(t, "robust", Min)
 	m = feed(e, at(1, 5), at(1, 4), at(1, 3), at(1, 2), at(1, 1))
 	must.False(t, m.Measured)
 	must.Eq(t, 5, m.Reports)
 }
 
-// On clean curves growth is the slope, whatever the family.
 func TestRobust_slope(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -205,8 +201,8 @@ func TestRobust_slope(t *testing.T) {
 	}
 }
 
-// Growth is per CPU-second: a starved task does not look converged, only its
-// progress per second falls.
+// Growth is per CPU-second: a starved task does not look converged, only its progress
+// per second falls.
 func TestRobust_starved(t *testing.T) {
 	f := func(c float64) float64 { return math.Exp(-c / 20) }
 	fast, slow := build(t, "robust", Min), build(t, "robust", Min)
@@ -218,7 +214,6 @@ func TestRobust_starved(t *testing.T) {
 	}
 	must.Eq(t, a.Growth, b.Growth)
 	must.InDelta(t, a.Progress/10, b.Progress, 1e-9)
-	// Without wall time there is no progress per second.
 	c := build(t, "robust", Min)
 	m := feed(c, Point{T: nan, CPU: 1, Value: 3}, Point{T: nan, CPU: 2, Value: 2, Step: 1}, Point{T: nan, CPU: 3, Value: 1, Step: 2})
 	must.Positive(t, m.Growth)
@@ -233,7 +228,6 @@ func TestRobust_constant(t *testing.T) {
 		must.Eq(t, 0, m.Growth)
 		must.Eq(t, i >= plateauReports, m.Plateau)
 	}
-	// It can still take off.
 	var m Estimate
 	for i := 21; i <= 40; i++ {
 		m = feed(e, at(float64(i), 0.1+0.02*float64(i-20)))
@@ -242,7 +236,6 @@ func TestRobust_constant(t *testing.T) {
 	must.False(t, m.Plateau)
 }
 
-// Overfitting: the metric gets worse, slowly. That is no growth.
 func TestRobust_worse(t *testing.T) {
 	e := build(t, "robust", Min)
 	f := func(c float64) float64 {
@@ -254,7 +247,6 @@ func TestRobust_worse(t *testing.T) {
 			must.Eq(t, 0, m.Growth, must.Sprintf("report %d: %s", i, m.Why))
 		}
 	}
-	// From the first report on.
 	m := follow(build(t, "robust", Max), 6, func(c float64) float64 { return -c })
 	must.Eq(t, 0, m.Growth)
 	must.False(t, m.Plateau)
@@ -276,7 +268,6 @@ func TestRobust_plateauNeedsReports(t *testing.T) {
 	}
 }
 
-// Lone spikes, up or down, old or new, change little.
 func TestRobust_outliers(t *testing.T) {
 	f := func(c float64) float64 { return math.Exp(-c / 20) }
 	clean := follow(build(t, "robust", Min), 50, f)
@@ -313,7 +304,6 @@ func TestRobust_duplicates(t *testing.T) {
 	must.Eq(t, 30, b.Reports)
 }
 
-// Reports read in one go have one CPU reading: they count as one.
 func TestRobust_batches(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	e := build(t, "robust", Min)
@@ -329,13 +319,13 @@ func TestRobust_batches(t *testing.T) {
 	must.InDelta(t, want, m.Growth, 0.5*want)
 }
 
-// A restart from scratch: the CPU counter and the step go back to 0, the loss
-// jumps up. No negative CPU, no false growth; the new segment counts alone.
+// Restart from scratch: CPU and step return to 0, the loss jumps up. No negative CPU
+// and no false growth; the new segment counts alone.
 func TestRobust_restart(t *testing.T) {
 	f := func(c float64) float64 { return math.Exp(-c / 10) }
 	for _, tc := range []struct {
 		name        string
-		cpu0, step0 float64 // what the second process counts from
+		cpu0, step0 float64 // origin of the second process
 		steps       bool
 	}{
 		{"both", 0, 0, true},
@@ -366,11 +356,11 @@ func TestRobust_restart(t *testing.T) {
 					must.StrContains(t, m.Why, "restarted")
 				}
 				if i == 5 {
-					must.Positive(t, m.Growth) // it really learns again
+					must.Positive(t, m.Growth) // it learns again
 				}
 				if i >= 3 {
 					must.Eq(t, i, len(e.hist.cells))
-					must.InDelta(t, span, e.hist.rangeNow(len(e.hist.cells)), 1e-9) // the range stays
+					must.InDelta(t, span, e.hist.rangeNow(len(e.hist.cells)), 1e-9) // the range is kept
 				}
 			}
 			must.InDelta(t, 100, e.hist.end(), 1e-6) // CPU-seconds of both
@@ -378,8 +368,8 @@ func TestRobust_restart(t *testing.T) {
 	}
 }
 
-// Resumed from a good checkpoint, or steps counted per epoch: the curve goes on
-// and keeps its history.
+// After a resume from a good checkpoint, or with steps per epoch, the curve keeps its
+// history.
 func TestRobust_resume(t *testing.T) {
 	f := func(c float64) float64 { return 1 / (1 + c/10) }
 	straight, epochs, resumed := newRobust(Min), newRobust(Min), newRobust(Min)
@@ -400,8 +390,8 @@ func TestRobust_resume(t *testing.T) {
 	must.InDelta(t, a.Growth, c.Growth, 1e-9)
 }
 
-// A task that crashes over and over, before it has reported three times: its
-// scraps are dropped, and nothing reads as growth.
+// Crash loop with fewer than three reports per life: the segments are dropped, and
+// nothing reads as growth.
 func TestRobust_crashLoop(t *testing.T) {
 	e := newRobust(Min)
 	follow(e, 30, func(c float64) float64 { return math.Exp(-c / 5) })
@@ -416,8 +406,7 @@ func TestRobust_crashLoop(t *testing.T) {
 	}
 }
 
-// Two series under one name, each with its own step: the step is given up and
-// the estimate goes on.
+// Two series under one name, each with its own step: the step is ignored from then on.
 func TestRobust_twoSeries(t *testing.T) {
 	e := newRobust(Min)
 	var m Estimate
@@ -432,7 +421,6 @@ func TestRobust_twoSeries(t *testing.T) {
 	must.StrNotContains(t, m.Why, "restarted")
 }
 
-// A small step back of the CPU reading is jitter, not a restart.
 func TestRobust_jitter(t *testing.T) {
 	e := newRobust(Min)
 	feed(e, at(10, 3), at(9.9, 2.9), at(20, 2), at(30, 1))
@@ -440,7 +428,7 @@ func TestRobust_jitter(t *testing.T) {
 	must.Eq(t, 0, e.hist.offset)
 }
 
-// A learning rate that drops late ends a plateau, and the next one begins.
+// A late drop of the learning rate ends a plateau; the next one follows.
 func TestRobust_stepDrop(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	e := build(t, "robust", Min)
@@ -458,7 +446,7 @@ func TestRobust_stepDrop(t *testing.T) {
 	must.True(t, after)
 }
 
-// Pure noise around a constant ends as a plateau, and more noise is no more growth.
+// Noise around a constant is a plateau, and more noise is no growth.
 func TestRobust_noise(t *testing.T) {
 	for _, goal := range []Goal{Min, Max} {
 		for _, sigma := range []float64{1e-3, 0.1, 100} {
@@ -490,7 +478,7 @@ func TestRobust_noise(t *testing.T) {
 	}
 }
 
-// Memory is bounded, measuring allocates nothing, and the shape of a long curve is kept.
+// Memory is bounded, measuring allocates nothing, and a long curve keeps its shape.
 func TestRobust_bounded(t *testing.T) {
 	e := newRobust(Min)
 	f := func(c float64) float64 { return 1 / (1 + c/1000) }
@@ -532,7 +520,6 @@ func TestRobust_deterministic(t *testing.T) {
 	must.Eq(t, run(), run())
 }
 
-// An uneven spacing, most reports at one end, is grouped without empty bins.
 func TestRobust_uneven(t *testing.T) {
 	e := newRobust(Min)
 	e.Add(at(1, 10))
@@ -562,7 +549,7 @@ func TestMedian(t *testing.T) {
 
 func TestNoise(t *testing.T) {
 	must.Eq(t, 0, noise(nil, nil))
-	// Two cells at one place carry no second difference.
+	// Two cells at one place have no second difference.
 	must.Eq(t, 0, noise([]cell{{c: 1, n: 1}, {c: 1, n: 1}, {c: 1, n: 1}}, nil))
 	rng := rand.New(rand.NewPCG(11, 12))
 	var cells []cell
@@ -572,7 +559,7 @@ func TestNoise(t *testing.T) {
 	must.InDelta(t, 1, noise(cells, nil), 0.1)
 }
 
-func TestWhyIsForPeople(t *testing.T) {
+func TestWhy(t *testing.T) {
 	m := follow(build(t, "robust", Min), 20, func(c float64) float64 { return math.Exp(-c / 20) })
 	must.True(t, strings.Contains(m.Why, "curve"), must.Sprint(m.Why))
 }

@@ -8,13 +8,13 @@ import (
 	"slices"
 )
 
-// maxCells bounds the history of one task: 256 cells of 40 bytes.
+// maxCells bounds a task's history: 256 cells of 40 bytes.
 const maxCells = 256
 
-// cell is one report or the mean of several neighbouring ones.
+// cell is one report or the mean of neighbouring ones.
 type cell struct {
 	c, t, u float64 // mean CPU-seconds, mean wall time, mean oriented value
-	n       float64 // reports in it
+	n       float64 // number of reports
 	at      float64 // CPU-seconds of the newest report in it
 }
 
@@ -29,17 +29,17 @@ func (a cell) join(b cell) cell {
 	}
 }
 
-// history keeps a curve in bounded memory: newest reports one by one, older
-// ones in cells whose width grows with their age, so that the shape stays.
+// history keeps a curve in bounded memory: the newest reports singly, older ones in
+// cells that widen with age, which preserves the shape.
 type history struct {
 	cells  []cell
-	done   int     // cells before this one went through the outlier filter
+	done   int     // cells before this one are filtered
 	offset float64 // CPU-seconds of earlier processes
 
-	// The largest improvement seen is the range: a value that merely got worse
-	// is not something learnt. Over filtered cells only.
-	worst   float64 // worst value since the segment began
-	span    float64 // largest improvement among filtered values, all segments
+	// The range is the largest improvement among filtered cells: a mere deterioration
+	// is nothing learnt.
+	worst   float64
+	span    float64 // largest improvement of all segments
 	absMax  float64 // largest absolute value, to tell rounding from change
 	counted bool
 }
@@ -52,14 +52,14 @@ func (h *history) end() float64 {
 	return h.cells[len(h.cells)-1].at
 }
 
-// add appends a report, and says whether two cells were joined to make room.
-// own forces a cell of its own even at the same CPU-seconds.
+// add appends a report and reports whether two cells were joined to make room. own
+// forces a separate cell even at the same CPU-seconds.
 func (h *history) add(c, t, u float64, own bool) bool {
 	h.absMax = math.Max(h.absMax, math.Abs(u))
 	if n := len(h.cells); n > 0 {
 		if next := h.end() + math.Max(1e-9, 1e-12*h.end()); c < next {
 			if !own {
-				// Reports read in one go carry one CPU reading.
+				// Reports read at once share one CPU reading.
 				h.cells[n-1] = h.cells[n-1].join(cell{c, t, u, 1, c})
 				return false
 			}
@@ -81,9 +81,9 @@ func (h *history) add(c, t, u float64, own bool) bool {
 	return false
 }
 
-// filter replaces an outlier by the median of its neighbourhood (Hampel). An
-// outlier sticks out from both its neighbours: the steps of a steep monotone
-// curve do not, and a first value, having only one side, is believed.
+// filter replaces an outlier by the median of its neighbourhood (Hampel). An outlier
+// exceeds both its neighbours, unlike the steps of a steep monotone curve; the first
+// value, with one neighbour, is kept.
 func (h *history) filter(i int) {
 	if v, ok := h.hampel(i); ok {
 		h.cells[i].u = v
@@ -125,8 +125,8 @@ func (h *history) count(u float64) {
 	h.span = math.Max(h.span, h.worst-u)
 }
 
-// doubtful says whether the newest report jumps out of line so far that the
-// next one is waited for: an outlier at the end has only one side to be told by.
+// doubtful reports whether the newest report may be an outlier, which only the next one
+// can show.
 func (h *history) doubtful(buf []float64) bool {
 	n := len(h.cells)
 	if n < plateauReports {
@@ -142,8 +142,8 @@ func (h *history) doubtful(buf []float64) bool {
 	return math.Abs(last.u-due) > math.Max(usual, 8*noise(before, buf))
 }
 
-// rangeNow is the range over the first n cells, those that the filter has not
-// reached for good as they look now.
+// rangeNow is the range over the first n cells; those not yet filtered are filtered
+// provisionally.
 func (h *history) rangeNow(n int) float64 {
 	worst, span := h.worst, h.span
 	for i := h.done; i < n; i++ {
@@ -160,7 +160,6 @@ func (h *history) rangeNow(n int) float64 {
 	return span
 }
 
-// thin joins the neighbours that are closest together for their age.
 func (h *history) thin() {
 	now := h.end()
 	all := now - h.cells[0].c
@@ -177,10 +176,9 @@ func (h *history) thin() {
 	h.done--
 }
 
-// drop forgets the cells from i on. The filter has not reached them yet.
 func (h *history) drop(i int) { h.cells = h.cells[:i] }
 
-// cut forgets the cells before i. The range stays.
+// cut removes the cells before i; the range is kept.
 func (h *history) cut(i int) {
 	h.cells = slices.Delete(h.cells, 0, i)
 	h.done = 0
@@ -191,8 +189,8 @@ func (h *history) cut(i int) {
 	}
 }
 
-// noise is a robust standard deviation of the reports around their own course,
-// from second differences, which no straight trend enters. 0 with fewer than 3.
+// noise is a robust standard deviation of the reports around their trend, from second
+// differences; 0 with fewer than 3.
 func noise(cells []cell, buf []float64) float64 {
 	for i := 2; i < len(cells); i++ {
 		a, b, c := cells[i-2], cells[i-1], cells[i]
@@ -201,7 +199,7 @@ func noise(cells []cell, buf []float64) float64 {
 		}
 		f := (b.c - a.c) / (c.c - a.c)
 		d := b.u - (a.u + f*(c.u-a.u))
-		// Each reading's own noise, whatever the spacing and the counts.
+		// Normalised to the noise of one report, for any spacing and counts.
 		v := 1/b.n + (1-f)*(1-f)/a.n + f*f/c.n
 		buf = append(buf, math.Abs(d)/math.Sqrt(v))
 	}

@@ -10,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// draw draws a curve: a trend of some shape with noise, reports unevenly spaced.
 func draw(t *rapid.T) []Point {
 	n := rapid.IntRange(1, 120).Draw(t, "n")
 	k := rapid.Float64Range(0.001, 0.5).Draw(t, "k")
@@ -25,8 +24,8 @@ func draw(t *rapid.T) []Point {
 	return ps
 }
 
-// Multiplying E by a constant (with the goal turned where it is negative) or
-// adding one changes no growth and no plateau.
+// Scaling E (with the goal reversed for a negative factor) or shifting it changes
+// neither growth nor plateaus.
 func TestRobust_invariance(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ps := draw(t)
@@ -50,7 +49,6 @@ func TestRobust_invariance(t *testing.T) {
 	})
 }
 
-// Whatever comes, the figures are finite, not negative and consistent.
 func TestEstimators_anything(t *testing.T) {
 	weird := rapid.OneOf(
 		rapid.Float64(),

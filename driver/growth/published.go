@@ -5,14 +5,14 @@ package growth
 
 import "math"
 
-// published is FlowCon's equation 1 and 2 on raw values:
+// published is FlowCon's equations 1 and 2 on raw values:
 //
 //	P = |E(t_i) − E(t_{i−1})| / (t_i − t_{i−1})      G = P / R
 //
 // With R = ΔCPU / Δt (in cores), G = |ΔE| / ΔCPU: per CPU-second.
 type published struct {
 	health
-	base    Point // the report the open interval is measured from
+	base    Point // start of the open interval
 	last    Point // the newest finite report
 	fresh   bool  // a finite report came since the last Measure
 	newest  float64
@@ -28,9 +28,9 @@ func (e *published) Add(p Point) {
 	if !e.note(p.Value) {
 		return
 	}
-	// A counter that runs backwards is a new process: nothing can be measured
-	// across it. A step that goes back is not looked at: with trainers that
-	// count steps per epoch it would void every interval.
+	// A decreasing counter is a new process: nothing is measured across it. A
+	// decreasing step is ignored, because trainers with steps per epoch would void
+	// every interval.
 	if e.reports == 0 || p.CPU < e.last.CPU {
 		e.base = p
 	} else {
@@ -55,9 +55,9 @@ func (e *published) Measure() Estimate {
 	case !e.est.Measured && !e.fresh:
 		e.est.Why = "one report: a second is needed"
 	case !e.fresh:
-		e.est.Why = "no report in this interval: it extends, the last figure stands"
+		e.est.Why = "no report in this interval: it extends, keeping the last estimate"
 	case dcpu <= 0:
-		e.est.Why = "no CPU used in this interval: undefined, the last figure stands"
+		e.est.Why = "no CPU used in this interval: growth undefined, keeping the last estimate"
 	default:
 		de := math.Abs(e.last.Value - e.base.Value)
 		e.est.Measured = true

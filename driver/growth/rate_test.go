@@ -10,7 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// trained reports n values of a curve that is flat soon, at a learning rate.
+// trained reports n values of a soon flat curve at a learning rate.
 func trained(e Estimator, n int, lr func(i int) float64) Estimate {
 	for i := range n {
 		e.Add(Point{T: float64(i), CPU: float64(i), Value: 1 + math.Exp(-float64(i)), Step: float64(i), LR: lr(i)})
@@ -23,7 +23,7 @@ func constant(int) float64 { return 0.1 }
 func TestRobust_learningRateDrops(t *testing.T) {
 	e := build(t, KindRobust, Min)
 	must.True(t, trained(e, 40, constant).Plateau)
-	// The plateau ends at once, and what was seen before is not fitted any more.
+	// The plateau ends at once, and earlier reports are no longer fitted.
 	m := feed(e, Point{T: 40, CPU: 40, Value: 1, Step: 40, LR: 0.01})
 	must.False(t, m.Plateau)
 	must.False(t, m.Measured)
@@ -36,7 +36,6 @@ func TestRobust_learningRateDrops(t *testing.T) {
 	must.Greater(t, 0, m.Growth)
 	must.NotEq(t, Fit{}, m.Fit)
 
-	// A later process knows the learning rate, and sees the next drop.
 	next := build(t, KindRobust, Min)
 	for _, p := range e.Curve() {
 		next.Add(p)
@@ -45,7 +44,6 @@ func TestRobust_learningRateDrops(t *testing.T) {
 	must.False(t, feed(next, Point{T: 60, CPU: 60, Value: 0.52, Step: 60, LR: 0.001}).Measured)
 }
 
-// What is no drop of a schedule in steps ends no plateau.
 func TestRobust_learningRateDecays(t *testing.T) {
 	for name, lr := range map[string]func(i int) float64{
 		"constant":    constant,

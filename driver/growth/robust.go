@@ -9,28 +9,27 @@ import (
 )
 
 const (
-	minReports     = 3   // distinct reports before a slope means anything
-	plateauReports = 8   // distinct reports before a plateau may be called
+	minReports     = 3   // distinct reports before a slope is defined
+	plateauReports = 8   // distinct reports before a plateau is declared
 	breakReports   = 3   // reports after a restart that decide whether it lost ground
 	hampelHalf     = 3   // neighbours on each side of the outlier filter
-	hampelSigmas   = 3.0 // and how far off, in robust standard deviations, an outlier is
+	hampelSigmas   = 3.0 // robust standard deviations that make an outlier
 	madToSigma     = 1.4826
 )
 
-// robust estimates growth in four steps, see Measure. Values are oriented so
-// that down is better whatever the goal. CPU-seconds, not wall time, are the
-// abscissa: a starved task must not look converged.
+// robust estimates growth; see Measure. Values are oriented so that lower is better.
+// The abscissa is CPU-seconds, not wall time: a starved task must not look converged.
 type robust struct {
 	health
 	sign    float64
 	newest  float64
 	reports int
-	lastRaw Point // the newest usable point, as given
+	lastRaw Point // the newest usable point, unmodified
 	hasRaw  bool
 
 	hist   history
-	mark   int // index of the first cell after a restart that is not judged yet; 0 = none
-	scraps int // segments in a row given up because the step went back again at once
+	mark   int // first cell after an undecided restart; 0 = none
+	scraps int // consecutive segments dropped because the step decreased again at once
 	fresh  bool
 	lr     float64 // learning rate; 0 = unknown
 	atLR   int     // reports with it
@@ -48,8 +47,8 @@ func newRobust(goal Goal) *robust {
 	return e
 }
 
-// huge bounds the values worked with; beyond it squares overflow, and a metric
-// of that size has diverged whatever it says.
+// huge bounds the values used: squares beyond it overflow, and such a metric has
+// diverged.
 const huge = 1e150
 
 func (e *robust) Add(p Point) {
@@ -76,12 +75,12 @@ func (e *robust) Add(p Point) {
 	if v == prev.Value && p.CPU >= prev.CPU && (p.Step == prev.Step || p.CPU == prev.CPU) {
 		return // the same report again, on a second stream or in a summary line
 	}
-	// A restarted process counts its CPU from zero again. A reading a little
-	// lower is jitter between two sources of the figure.
+	// A restarted process counts its CPU from zero; a slightly lower reading is jitter
+	// between two sources.
 	newCount := p.CPU < 0.9*prev.CPU
 	restarted := newCount || p.Step < prev.Step && e.scraps < maxScraps
 	if restarted && e.mark > 0 {
-		// The process before did not live for three reports.
+		// The previous process ended before three reports.
 		e.hist.drop(e.mark)
 		if e.scraps++; newCount {
 			e.scraps = 0
@@ -110,19 +109,19 @@ func (e *robust) Add(p Point) {
 }
 
 const (
-	lrDrop    = 2.0 / 3 // a learning rate that falls below this part of what it was at once has dropped
-	lrSteady  = 3       // if it was the same in so many reports: a schedule in steps, not a decay
-	lrNothing = 1e-6    // relative changes that are none
+	lrDrop      = 2.0 / 3 // part of a learning rate below which a sudden change counts as a drop
+	lrSteady    = 3       // reports at one rate that show a step schedule, not a decay
+	lrUnchanged = 1e-6    // relative change that counts as none
 )
 
-// lrDropped says whether a report is the first after a drop of the learning rate. What the
-// curve did before says little about what comes then.
+// lrDropped reports whether a report is the first after a drop of the learning rate,
+// which makes the earlier curve a poor guide.
 func (e *robust) lrDropped(lr float64) bool {
 	if !(lr > 0) || math.IsInf(lr, 0) {
 		return false
 	}
 	was, steady := e.lr, e.atLR >= lrSteady
-	if math.Abs(lr-was) <= lrNothing*was {
+	if math.Abs(lr-was) <= lrUnchanged*was {
 		e.atLR++
 		return false
 	}
@@ -130,15 +129,14 @@ func (e *robust) lrDropped(lr float64) bool {
 	return steady && lr < lrDrop*was
 }
 
-// maxScraps is how many segments in a row may be given up within three reports
-// because the step went back. Then it is no step: two series share one metric,
-// say, and the step is not looked at any more.
+// maxScraps is the number of consecutive segments that may be dropped within three
+// reports because the step decreased. After that the step is ignored: two series may
+// share the metric.
 const maxScraps = 5
 
-// judgeRestart decides what a restart means. Trainers that count steps per
-// epoch go back to 0 all the time, and a job resumed from a good checkpoint
-// goes on where it was: there the curve continues and its history is worth
-// keeping. Only a curve that came back worse starts a new segment.
+// judgeRestart decides what a restart means. With steps per epoch, or after a resume
+// from a good checkpoint, the curve continues with its history. Only a curve that came
+// back worse starts a new segment.
 func (e *robust) judgeRestart() {
 	if e.mark == 0 {
 		return
@@ -150,8 +148,8 @@ func (e *robust) judgeRestart() {
 	}
 }
 
-// lostGround says whether the reports since the restart are worse than those
-// before it by more than noise.
+// lostGround reports whether the reports since the restart are worse, beyond noise,
+// than those before it.
 func (e *robust) lostGround() bool {
 	cells := e.hist.cells
 	before := cells[max(0, e.mark-5):e.mark]
@@ -170,7 +168,6 @@ func (e *robust) lostGround() bool {
 	return now-level > math.Max(4*noise(before, e.work.tmp[:0]), 0.05*e.hist.span)
 }
 
-// cut drops what lies before the restart. The range seen so far stays.
 func (e *robust) cut() {
 	e.hist.cut(e.mark)
 	e.mark, e.scraps = 0, 0
@@ -179,14 +176,14 @@ func (e *robust) cut() {
 
 // Measure works in four steps:
 //
-//  1. the reports, outliers replaced (Hampel), are grouped by CPU-seconds;
-//  2. the longest window whose fit still describes its newest part is taken,
-//     so that a drop of the learning rate or a late take-off is not averaged
-//     away, while a smooth curve lends all its points against the noise;
-//  3. growth is what the fit promises for the CPU-seconds to come, per
-//     CPU-second, divided by the range seen so far;
-//  4. it is zero on a plateau: when in two windows, and on at least eight
-//     reports, the slope is as good as none for all the noise lets one see.
+//  1. Reports, with outliers replaced (Hampel), are grouped by CPU-seconds.
+//  2. The longest window is chosen whose fit still describes its newest part:
+//     late changes are not averaged away, while a smooth curve uses all its
+//     points against noise.
+//  3. Growth is the fit's improvement over the next CPU-seconds, per
+//     CPU-second, as a fraction of the range seen so far.
+//  4. It is zero on a plateau: in two windows, over at least eight reports,
+//     the slope does not exceed the noise.
 func (e *robust) Measure() Estimate {
 	e.est.Value, e.est.Reports, e.est.Diverged = e.newest, e.reports, e.diverged
 	if e.diverged {
@@ -201,17 +198,17 @@ func (e *robust) Measure() Estimate {
 		return e.est
 	case !e.fresh:
 		if e.est.Measured {
-			e.est.Why = "no new report: the last figure stands"
+			e.est.Why = "no new report: keeping the last estimate"
 		}
 		return e.est
 	case e.mark > 0:
-		e.est.Why = "restarted and lost ground: the last figure stands until three reports have come"
+		e.est.Why = "restarted and lost ground: keeping the last estimate until three reports arrive"
 		return e.est
 	case len(e.hist.cells) < minReports:
 		if !e.est.Measured {
 			e.est.Why = fmt.Sprintf("%d of %d reports needed", len(e.hist.cells), minReports)
 		} else {
-			e.est.Why = "restarted: the last figure stands until three reports have come"
+			e.est.Why = "restarted: keeping the last estimate until three reports arrive"
 		}
 		return e.est
 	}
@@ -224,7 +221,7 @@ func (e *robust) Measure() Estimate {
 	}
 	span := e.hist.rangeNow(n)
 	if span <= math.Max(1e-9*e.hist.absMax, 1e-300) {
-		// The same value all the time, or nothing but worse ones.
+		// Constant, or only worse values.
 		e.flat = len(e.hist.cells) >= plateauReports
 		e.set(0, "no improvement so far")
 		return e.est
@@ -247,8 +244,8 @@ func (e *robust) Measure() Estimate {
 	return e.est
 }
 
-// set stores a growth per CPU-second and derives progress from the rate at
-// which the task has lately used CPU.
+// set stores the growth per CPU-second and derives progress from the recent rate of CPU
+// use.
 func (e *robust) set(g float64, why string) {
 	e.est.Growth, e.est.Plateau, e.est.Why = g, e.flat, why
 	cells := e.hist.cells
@@ -257,8 +254,7 @@ func (e *robust) set(g float64, why string) {
 	e.est.Progress = rate(g*(last.c-from.c), last.t-from.t)
 }
 
-// Curve leaves out what earlier processes reported: their CPU-seconds are not those of
-// the counter that runs now.
+// Curve omits earlier processes, whose CPU-seconds are on other counters.
 func (e *robust) Curve() []Point {
 	var out []Point
 	for _, c := range e.hist.cells {

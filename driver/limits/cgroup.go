@@ -18,18 +18,17 @@ import (
 )
 
 const (
-	// period is the quota period where the cgroup's own cannot be used, in µs.
+	// period is the quota period in µs where the cgroup's own is unusable.
 	period = 100_000
-	// leastQuotaMicros is the least quota the kernel takes, in µs a period.
-	leastQuotaMicros = 1_000
+	// minQuotaMicros is the kernel's minimum quota, in µs per period.
+	minQuotaMicros = 1_000
 )
 
-// Cgroup is the cgroup of one task, of either version. It holds no open files
-// and may be used by several goroutines, except for SetConversion.
+// Cgroup is the cgroup of one task, version 1 or 2. It holds no open files and is safe
+// for concurrent use, except for SetConversion.
 //
-// Every error names the file, and the value where one was written. An error
-// that means that the cgroup is no more wraps ErrGone, and one that means that
-// the kernel does not offer the control there wraps ErrNoController.
+// Errors name the file, and the value written if any. They wrap ErrGone if the cgroup
+// no longer exists, ErrNoController if the kernel does not offer the control.
 type Cgroup struct {
 	cpu, acct, mem, blk, frz control
 	conv                     Conversion
@@ -40,26 +39,25 @@ type Cgroup struct {
 type control struct {
 	version int
 	dir     string
-	base    string // of its mount
+	base    string // the mount point
 	err     error  // why there is none
 }
 
-// Version is 1 or 2.
+// Version is the cgroup version, 1 or 2.
 func (c *Cgroup) Version() int { return c.cpu.version }
 
-// Conversion says how shares become what the kernel divides by: Identity on
-// version 1, and on version 2 Quadratic unless SetConversion said otherwise.
+// Conversion converts shares to the kernel's weight: Identity on version 1; on version
+// 2 Quadratic, unless changed by SetConversion.
 func (c *Cgroup) Conversion() Conversion { return c.conv }
 
-// SetConversion sets the conversion of a version 2 cgroup, for a runtime that
-// does it differently (see Detect); on version 1 it does nothing.
+// SetConversion sets the conversion of a version 2 cgroup for a runtime with another
+// formula (see Detect). No-op on version 1.
 func (c *Cgroup) SetConversion(conv Conversion) {
 	if c.cpu.version == 2 && conv != Identity {
 		c.conv = conv
 	}
 }
 
-// Usage reads what the task has consumed.
 func (c *Cgroup) Usage() (Usage, error) {
 	var u Usage
 	stat, err := c.cpu.read("cpu.stat")
@@ -88,7 +86,6 @@ func (c *Cgroup) Usage() (Usage, error) {
 	return u, err
 }
 
-// keyed yields the figures of a file that has one on each line, after its name.
 func keyed(text string) iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
 		for line := range strings.Lines(text) {
@@ -100,9 +97,8 @@ func keyed(text string) iter.Seq2[string, uint64] {
 	}
 }
 
-// Memory is the memory in use, in bytes: what is charged to the cgroup less
-// the page cache that the kernel would give up first (inactive files), as
-// `docker stats` counts it.
+// Memory is the working set in bytes: usage less inactive page cache, as in `docker
+// stats`.
 func (c *Cgroup) Memory() (bytes uint64, err error) {
 	usage, cache := "memory.current", "inactive_file"
 	if c.mem.version == 1 {
@@ -125,9 +121,8 @@ func (c *Cgroup) Memory() (bytes uint64, err error) {
 	return bytes, nil
 }
 
-// Read reads what the kernel enforces now. On version 2 the weight comes back
-// as the largest shares that have this weight, so it may be a little above
-// what was set; compare with InForce.
+// Read returns the limits in force. On version 2 Shares is the largest value with the
+// weight in force, so it may exceed what was set; compare with InForce.
 func (c *Cgroup) Read() (Limits, error) {
 	weight, err := c.Weight()
 	if err != nil {
@@ -144,8 +139,8 @@ func (c *Cgroup) Read() (Limits, error) {
 	return l, nil
 }
 
-// Weight is the number that the kernel divides CPU time by: cpu.weight on
-// version 2 (1–10000; 0 for an idle cgroup), cpu.shares on version 1.
+// Weight is what the kernel divides CPU time by: cpu.weight on version 2 (1–10000; 0
+// for an idle cgroup), cpu.shares on version 1.
 func (c *Cgroup) Weight() (uint64, error) {
 	n, err := c.cpu.readInt(c.weightFile())
 	return uint64(n), err
@@ -158,9 +153,9 @@ func (c *Cgroup) weightFile() string {
 	return "cpu.weight"
 }
 
-// InForce says whether got, as read, is what want asks for. It knows the two
-// roundings: on version 2 many shares have one weight, and a quota is whole
-// microseconds per period, 1 ms at least.
+// InForce reports whether got, as read, satisfies want. It allows for rounding: on
+// version 2 many shares have one weight, and a quota is whole microseconds per period,
+// at least 1 ms.
 func (c *Cgroup) InForce(want, got Limits) bool {
 	if c.conv.Weight(want.Shares) != c.conv.Weight(got.Shares) {
 		return false
@@ -168,20 +163,19 @@ func (c *Cgroup) InForce(want, got Limits) bool {
 	if want.QuotaCores <= 0 || got.QuotaCores <= 0 {
 		return want.QuotaCores <= 0 && got.QuotaCores <= 0
 	}
-	return math.Abs(max(want.QuotaCores, float64(leastQuotaMicros)/period)-got.QuotaCores) <= 0.001
+	return math.Abs(max(want.QuotaCores, float64(minQuotaMicros)/period)-got.QuotaCores) <= 0.001
 }
 
-// SetShares sets the weight, clamped to MinShares and MaxShares. On version 2
-// it writes the weight that Conversion gives.
+// SetShares sets the weight for shares, clamped to MinShares and MaxShares.
 func (c *Cgroup) SetShares(shares uint64) error {
 	return c.cpu.write(c.weightFile(), strconv.FormatUint(c.conv.Weight(shares), 10))
 }
 
-// SetQuota sets the hard upper bound, in cores; 0 takes it off. The period in
-// force is kept, as the job may have chosen it, unless the quota would be less
-// than the 1 ms a period that the kernel demands: then it is 100 ms.
+// SetQuota sets the hard upper bound in cores; 0 removes it. The period in force is
+// kept, as the job may have chosen it, unless the quota would fall below the kernel's
+// minimum of 1 ms: then it is 100 ms.
 //
-// Version 1's kernel refuses more than a parent has; the error names that parent.
+// Version 1 refuses a quota above a parent's; the error names the parent.
 func (c *Cgroup) SetQuota(cores float64) error {
 	if !(cores >= 0) || math.IsInf(cores, 1) {
 		return fmt.Errorf("setting the CPU quota of %s: must be a number of cores ≥ 0 (0 = none), got %v", c.cpu.dir, cores)
@@ -202,7 +196,7 @@ func (c *Cgroup) SetQuota(cores float64) error {
 		return c.cpu.write("cpu.max", fmt.Sprintf("%d %d", quota, per))
 	}
 	if per != inForce {
-		// One at a time, and each pair is checked: lift the quota first.
+		// The kernel checks each intermediate pair: lift the quota first.
 		if err := c.cpu.write("cpu.cfs_quota_us", "-1"); err != nil {
 			return err
 		}
@@ -214,24 +208,24 @@ func (c *Cgroup) SetQuota(cores float64) error {
 	if errors.Is(err, unix.EINVAL) {
 		above := c.cpu
 		above.dir = filepath.Dir(above.dir)
-		if dir, most := leastQuota(above); dir != "" && most < float64(quota)/float64(per) {
+		if dir, most := minQuota(above); dir != "" && most < float64(quota)/float64(per) {
 			return fmt.Errorf("quota of %.3f cores: the parent %s allows at most %.3f: %w", cores, dir, most, err)
 		}
 	}
 	return err
 }
 
-// Quota returns a quota for a number of cores > 0, in µs per period. The period stays,
-// unless it is not set (0) or so short that the kernel does not take the quota: then it is
-// the kernel's default, and the quota 1 ms at least.
+// Quota returns the quota for a number of cores > 0, in µs per period. The period is
+// kept, unless it is 0 (not set) or too short for the kernel's minimum quota: then it
+// is the kernel's default, with a quota of at least 1 ms.
 func Quota(cores float64, per int64) (quota, newPer int64) {
-	if quota = int64(math.Round(cores * float64(per))); quota >= leastQuotaMicros {
+	if quota = int64(math.Round(cores * float64(per))); quota >= minQuotaMicros {
 		return quota, per
 	}
-	return max(int64(math.Round(cores*period)), leastQuotaMicros), period
+	return max(int64(math.Round(cores*period)), minQuotaMicros), period
 }
 
-// readQuota reads quota and period in µs; a quota of 0 is none.
+// readQuota reads quota and period in µs; quota 0 means none.
 func (c control) readQuota() (quota, per int64, err error) {
 	if c.version == 1 {
 		if quota, err = c.readInt("cpu.cfs_quota_us"); err == nil {
@@ -259,7 +253,6 @@ func (c control) readQuota() (quota, per int64, err error) {
 	return max(quota, 0), per, nil
 }
 
-// readInt reads a file with one figure.
 func (c control) readInt(file string) (int64, error) {
 	text, err := c.read(file)
 	if err != nil {
@@ -278,13 +271,13 @@ func (c control) read(file string) (string, error) {
 	}
 	b, err := os.ReadFile(filepath.Join(c.dir, file))
 	if err != nil {
-		return "", c.explain("reading "+filepath.Join(c.dir, file), err)
+		return "", c.wrapErr("reading "+filepath.Join(c.dir, file), err)
 	}
 	return string(b), nil
 }
 
-// write writes one control in one system call; the kernel takes or refuses the
-// value as a whole. It never creates a file.
+// write writes a control in one system call, so the kernel takes or refuses the value
+// as a whole. It never creates a file.
 func (c control) write(file, value string) error {
 	if c.err != nil {
 		return fmt.Errorf("writing %s: %w", file, c.err)
@@ -296,13 +289,13 @@ func (c control) write(file, value string) error {
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
-		return c.explain(fmt.Sprintf("writing %q to %s", value, name), err)
+		return c.wrapErr(fmt.Sprintf("writing %q to %s", value, name), err)
 	}
 	return nil
 }
 
-// explain adds what was attempted, and what a missing file means.
-func (c control) explain(what string, err error) error {
+// wrapErr adds the attempted operation and the reason for a missing file.
+func (c control) wrapErr(what string, err error) error {
 	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("%s: %w", what, err)
 	}

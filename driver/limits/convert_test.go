@@ -9,8 +9,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// What is assumed of the library: 0 aside, it never gives less for more.
-func TestConversion_grows(t *testing.T) {
+// Monotone except at 0, which the inverse relies on.
+func TestConversion_monotone(t *testing.T) {
 	for s := MinShares; s < MaxShares; s++ {
 		must.LessEq(t, Quadratic.Weight(s+1), Quadratic.Weight(s))
 	}
@@ -30,7 +30,7 @@ func TestConversion_vectors(t *testing.T) {
 		must.Eq(t, tc.weight, tc.c.Weight(tc.shares), must.Sprintf("%d, %d shares", tc.c, tc.shares))
 	}
 	must.Eq(t, 1024, Quadratic.Shares(100))
-	must.Eq(t, 2, Quadratic.Shares(0)) // idle
+	must.Eq(t, 2, Quadratic.Shares(0))
 	must.Eq(t, 262144, Linear.Shares(99999))
 }
 

@@ -1,48 +1,44 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package limits is what the Linux kernel knows of a task's CPU: it finds the control
-// group of a task, of either version (FindFor, Cgroup), reads and writes its CPU
-// controller, freezes and thaws it. A limit is never believed to be in force until it
-// has been read back: see Cgroup.Read and Cgroup.InForce. What the limits are to be is
-// decided elsewhere (package plan).
+// Package limits controls a task's CPU in the Linux kernel: it finds the task's cgroup,
+// version 1 or 2 (FindFor), reads and writes its CPU controller (Cgroup), and freezes
+// and thaws it. Callers read limits back before they report them as in force
+// (Cgroup.Read, Cgroup.InForce). Package plan decides the values.
 //
-// Everything fails towards plain Nomad. A process that has no cgroup of its own is
-// refused (ErrRefused) rather than limited together with others.
+// A process without a cgroup of its own is refused (ErrNotExclusive) rather than
+// limited together with others.
 package limits
 
-// Usage is what a cgroup has consumed since it was made. Every figure only grows.
+// Usage is what a cgroup has consumed since its creation; all figures are monotonic.
 type Usage struct {
-	// CPUSeconds is the CPU time used, user and system, in seconds.
 	CPUSeconds float64
-	// Periods counts the quota periods in which the task wanted to run. It
-	// stays 0 without a quota.
+	// Periods counts the quota periods in which the task was runnable; 0 without a
+	// quota.
 	Periods uint64
-	// Throttled counts the periods in which the task hit its quota.
+	// Throttled counts the periods in which the task reached its quota.
 	Throttled uint64
-	// ThrottledSeconds is how long the task's CPUs stood throttled, in
-	// seconds, summed over CPUs: two CPUs throttled for a second make two.
+	// ThrottledSeconds is the throttled time summed over CPUs, in seconds.
 	ThrottledSeconds float64
 }
 
-// Limits are the CPU limits of one task.
 type Limits struct {
-	// Shares is the task's weight against its siblings, in the units of
-	// cgroup v1's cpu.shares: MinShares to MaxShares.
+	// Shares is the weight against siblings, in units of cpu.shares: MinShares to
+	// MaxShares.
 	Shares uint64
 	// QuotaCores is the hard upper bound in cores; 0 means none.
 	QuotaCores float64
 }
 
-// Range of cpu.shares as the kernel enforces it, and its default.
+// The kernel's range of cpu.shares, and its default.
 const (
 	MinShares     uint64 = 2
 	MaxShares     uint64 = 262_144
 	DefaultShares uint64 = 1024
 )
 
-// ClampShares brings shares into what the kernel takes. 0 means "not set",
-// for which both Docker and the kernel use DefaultShares.
+// ClampShares clamps shares to the kernel's range; 0 ("not set") becomes DefaultShares,
+// as in Docker and the kernel.
 func ClampShares(shares uint64) uint64 {
 	if shares == 0 {
 		return DefaultShares

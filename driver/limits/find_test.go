@@ -12,7 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// machine is a made-up machine: a procfs and cgroup mounts in a directory.
+// machine is a fake procfs and fake cgroup mounts in a directory.
 type machine struct {
 	t   *testing.T
 	dir string
@@ -38,13 +38,12 @@ func (m *machine) read(name string) string {
 	return string(b)
 }
 
-// proc writes a process: its cgroup lines and state.
 func (m *machine) proc(pid, state string, lines ...string) {
 	m.file("proc/"+pid+"/cgroup", strings.Join(lines, "\n")+"\n")
 	m.file("proc/"+pid+"/stat", "1 (a) b (c) "+state+" 1 1 1\n")
 }
 
-// mounts writes our mountinfo; @ stands for the machine's directory.
+// mounts writes mountinfo; @ stands for the machine's directory.
 func (m *machine) mounts(lines ...string) {
 	text := strings.Join(lines, "\n") + "\n"
 	m.file("proc/self/mountinfo", strings.ReplaceAll(text, "@", m.dir))
@@ -89,8 +88,8 @@ func TestFinder_layouts(t *testing.T) {
 		self   []string
 		task   []string
 		id     string
-		dirs   []string // made, with all files of the version
-		want   string   // directory of the cpu controls
+		dirs   []string // created, with all files of the version
+		want   string   // directory of the cpu controller
 	}{
 		{
 			name:   "v1 apart, hybrid",
@@ -203,18 +202,18 @@ func TestFinder_refuses(t *testing.T) {
 		is     error
 		says   string
 	}{
-		{"root v1", mountApart, v1("/x"), v1("/"), "S", "", ErrRefused, "root cgroup"},
-		{"root v2", mountV2, []string{"0::/x"}, []string{"0::/"}, "S", "", ErrRefused, "root cgroup"},
-		{"ours v1", mountApart, v1("/x"), v1("/x"), "S", "", ErrRefused, "our own"},
-		{"ours v2", mountV2, []string{"0::/x"}, []string{"0::/x"}, "S", "", ErrRefused, "our own"},
-		{"above ours", mountV2, []string{"0::/x/y"}, []string{"0::/x"}, "S", "", ErrRefused, "holds our own"},
-		{"shared by tasks", mountApart, v1("/"), v1("/nomad"), "S", "", ErrRefused, "shared by tasks"},
-		{"shared slice", mountV2, []string{"0::/s"}, []string{"0::/nomad.slice/share.slice"}, "S", "", ErrRefused, "shared by tasks"},
-		{"another task's", mountV2, []string{"0::/s"}, []string{"0::/nomad.slice/share.slice/a.web2.scope"}, "S", "a.web", ErrRefused, "not named after"},
-		{"outside of our namespace", mountV2, []string{"0::/"}, []string{"0::/../x"}, "S", "", ErrRefused, "namespace"},
-		{"above our namespace", "26 24 0:30 /../.. @/cg rw - cgroup2 cgroup2 rw", []string{"0::/"}, []string{"0::/../.."}, "S", "", ErrRefused, "holds our own"},
-		{"the container we run in", "26 24 0:30 /docker/c1 @/cg rw - cgroup2 cgroup2 rw", []string{"0::/docker/c1/plugin"}, []string{"0::/docker/c1"}, "S", "", ErrRefused, "holds our own"},
-		{"the topmost there is", "26 24 0:30 /docker/c2 @/cg rw - cgroup2 cgroup2 rw", []string{"0::/docker/c1"}, []string{"0::/docker/c2"}, "S", "", ErrRefused, "topmost"},
+		{"root v1", mountApart, v1("/x"), v1("/"), "S", "", ErrNotExclusive, "root cgroup"},
+		{"root v2", mountV2, []string{"0::/x"}, []string{"0::/"}, "S", "", ErrNotExclusive, "root cgroup"},
+		{"ours v1", mountApart, v1("/x"), v1("/x"), "S", "", ErrNotExclusive, "the plugin's own"},
+		{"ours v2", mountV2, []string{"0::/x"}, []string{"0::/x"}, "S", "", ErrNotExclusive, "the plugin's own"},
+		{"above ours", mountV2, []string{"0::/x/y"}, []string{"0::/x"}, "S", "", ErrNotExclusive, "contains the plugin's own"},
+		{"shared by tasks", mountApart, v1("/"), v1("/nomad"), "S", "", ErrNotExclusive, "shared by tasks"},
+		{"shared slice", mountV2, []string{"0::/s"}, []string{"0::/nomad.slice/share.slice"}, "S", "", ErrNotExclusive, "shared by tasks"},
+		{"another task's", mountV2, []string{"0::/s"}, []string{"0::/nomad.slice/share.slice/a.web2.scope"}, "S", "a.web", ErrNotExclusive, "not named after"},
+		{"outside of our namespace", mountV2, []string{"0::/"}, []string{"0::/../x"}, "S", "", ErrNotExclusive, "namespace"},
+		{"above our namespace", "26 24 0:30 /../.. @/cg rw - cgroup2 cgroup2 rw", []string{"0::/"}, []string{"0::/../.."}, "S", "", ErrNotExclusive, "contains the plugin's own"},
+		{"the container we run in", "26 24 0:30 /docker/c1 @/cg rw - cgroup2 cgroup2 rw", []string{"0::/docker/c1/plugin"}, []string{"0::/docker/c1"}, "S", "", ErrNotExclusive, "contains the plugin's own"},
+		{"the topmost there is", "26 24 0:30 /docker/c2 @/cg rw - cgroup2 cgroup2 rw", []string{"0::/docker/c1"}, []string{"0::/docker/c2"}, "S", "", ErrNotExclusive, "topmost"},
 		{"zombie on v1", mountApart, v1("/x"), v1("/"), "Z", "", ErrGone, "exited"},
 		{"cgroup removed", mountV2, []string{"0::/"}, []string{"0::/x (deleted)"}, "S", "", ErrGone, "removed"},
 		{"controller not mounted", mountV2, v1("/"), v1("/t"), "S", "", ErrNoController, "cpu controller: "},
@@ -251,7 +250,6 @@ func TestFinder_refuses(t *testing.T) {
 	})
 }
 
-// Without cpuacct or memory of its own a task can still be limited.
 func TestFinder_partOfV1(t *testing.T) {
 	m := newMachine(t)
 	m.mounts(mountApart)
@@ -262,13 +260,13 @@ func TestFinder_partOfV1(t *testing.T) {
 	must.NoError(t, err)
 	must.NoError(t, c.SetShares(512))
 	_, err = c.Usage()
-	must.ErrorIs(t, err, ErrRefused)
+	must.ErrorIs(t, err, ErrNotExclusive)
 	must.ErrorContains(t, err, "cpuacct")
 	_, err = c.Memory()
-	must.ErrorIs(t, err, ErrRefused)
+	must.ErrorIs(t, err, ErrNotExclusive)
 }
 
-func found(t *testing.T, version int) (*machine, *Cgroup, string) {
+func newCgroup(t *testing.T, version int) (*machine, *Cgroup, string) {
 	t.Helper()
 	m := newMachine(t)
 	dir := "cg/cpu/t"
@@ -291,7 +289,7 @@ func found(t *testing.T, version int) (*machine, *Cgroup, string) {
 }
 
 func TestCgroup_writesV1(t *testing.T) {
-	m, c, dir := found(t, 1)
+	m, c, dir := newCgroup(t, 1)
 	must.NoError(t, c.SetShares(1))
 	must.StrHasPrefix(t, "2", m.read(dir+"/cpu.shares"))
 	must.NoError(t, c.SetShares(1<<40))
@@ -309,7 +307,7 @@ func TestCgroup_writesV1(t *testing.T) {
 	m.file(dir+"/cpu.cfs_period_us", "20000\n")
 	must.NoError(t, c.SetQuota(1.5))
 	must.Eq(t, "30000", m.read(dir+"/cpu.cfs_quota_us"))
-	// … unless the kernel would not take the quota.
+	// … unless the kernel would refuse the quota.
 	m.file(dir+"/cpu.cfs_quota_us", "0\n")
 	m.file(dir+"/cpu.cfs_period_us", "1000\n")
 	must.NoError(t, c.SetQuota(0.5))
@@ -322,7 +320,7 @@ func TestCgroup_writesV1(t *testing.T) {
 }
 
 func TestCgroup_writesV2(t *testing.T) {
-	m, c, dir := found(t, 2)
+	m, c, dir := newCgroup(t, 2)
 	m.file(dir+"/cpu.weight", "")
 	must.NoError(t, c.SetShares(256))
 	must.Eq(t, "35", m.read(dir+"/cpu.weight"))
@@ -344,7 +342,7 @@ func TestCgroup_writesV2(t *testing.T) {
 }
 
 func TestCgroup_badQuota(t *testing.T) {
-	_, c, _ := found(t, 2)
+	_, c, _ := newCgroup(t, 2)
 	nan := 0.0
 	nan /= nan
 	for _, q := range []float64{-1, nan} {
@@ -354,8 +352,7 @@ func TestCgroup_badQuota(t *testing.T) {
 
 func TestCgroup_errors(t *testing.T) {
 	for _, version := range []int{1, 2} {
-		m, c, dir := found(t, version)
-		// The controller is not enabled for this cgroup.
+		m, c, dir := newCgroup(t, version)
 		for _, f := range []string{"cpu.shares", "cpu.weight", "cpu.max", "cpu.cfs_quota_us"} {
 			_ = os.Remove(filepath.Join(m.dir, dir, f))
 		}
@@ -367,7 +364,6 @@ func TestCgroup_errors(t *testing.T) {
 		_, err = c.Read()
 		must.ErrorIs(t, err, ErrNoController)
 
-		// Unreadable content names the file.
 		m.file(dir+"/cpu.shares", "many\n")
 		m.file(dir+"/cpu.weight", "many\n")
 		_, err = c.Read()
@@ -378,7 +374,6 @@ func TestCgroup_errors(t *testing.T) {
 			must.ErrorContains(t, c.SetQuota(1), "cpu.")
 		}
 
-		// The task has ended.
 		must.NoError(t, os.RemoveAll(filepath.Join(m.dir, dir)))
 		must.ErrorIs(t, c.SetShares(77), ErrGone)
 		must.ErrorIs(t, c.SetQuota(1), ErrGone)
@@ -391,9 +386,8 @@ func TestCgroup_errors(t *testing.T) {
 	}
 }
 
-// A value that the kernel refuses comes back with the file and the value.
 func TestCgroup_refusedValue(t *testing.T) {
-	m, c, dir := found(t, 2)
+	m, c, dir := newCgroup(t, 2)
 	must.NoError(t, os.Remove(filepath.Join(m.dir, dir, "cpu.weight")))
 	must.NoError(t, os.Symlink("/dev/full", filepath.Join(m.dir, dir, "cpu.weight")))
 	err := c.SetShares(1024)

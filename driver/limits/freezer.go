@@ -18,22 +18,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The freezer's files: of version 1, and of version 2.
 const (
 	freezerState = "freezer.state"
 	cgroupFreeze = "cgroup.freeze"
 )
 
-// FreezerDir is the directory with the freezer's controls, for Thaw; "" if there is
-// none.
+// FreezerDir is the directory of the freezer, for Thaw; "" if there is none.
 func (c *Cgroup) FreezerDir() string { return c.frz.dir }
 
-// Freeze freezes all processes of the cgroup and returns when they are frozen. If that
-// does not happen before ctx ends, they are thawed.
+// Freeze returns once all processes of the cgroup are frozen. If ctx ends first, it
+// thaws them.
 func (c *Cgroup) Freeze(ctx context.Context) error {
 	for {
-		// Version 1 may miss a process that is just being made: written again, it
-		// gets that one, too.
+		// Version 1 may miss a process during fork; writing again freezes it.
 		err := c.frz.freeze()
 		var frozen bool
 		if err == nil {
@@ -61,7 +58,6 @@ func (c control) freeze() error {
 	return c.write(cgroupFreeze, "1")
 }
 
-// Frozen says whether all processes of the cgroup are frozen.
 func (c *Cgroup) Frozen() (bool, error) {
 	file, frozen := freezerState, "FROZEN"
 	if c.frz.version == 2 {
@@ -71,8 +67,7 @@ func (c *Cgroup) Frozen() (bool, error) {
 	return slices.Contains(strings.Split(text, "\n"), frozen), err
 }
 
-// Thaw thaws the processes of the cgroup. It is no error if they are not frozen, or
-// are gone.
+// Thaw thaws the cgroup; no error if it is not frozen or is gone.
 func (c *Cgroup) Thaw() error {
 	if c.frz.err != nil {
 		return fmt.Errorf("thawing: %w", c.frz.err)
@@ -80,15 +75,15 @@ func (c *Cgroup) Thaw() error {
 	return Thaw(c.frz.dir)
 }
 
-// Kill kills all processes of the cgroup and those below it. Frozen ones are killed
-// before they run again.
+// Kill kills all processes in the cgroup and its children; frozen ones die before they
+// run again.
 func (c *Cgroup) Kill() error {
 	if c.frz.err != nil {
 		return fmt.Errorf("killing: %w", c.frz.err)
 	}
 	pids, err := cgroups.GetAllPids(c.frz.dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-		err = nil // it is gone
+		err = nil // already gone
 	}
 	errs := []error{err}
 	for _, pid := range pids {
@@ -99,13 +94,11 @@ func (c *Cgroup) Kill() error {
 			errs = append(errs, fmt.Errorf("killing process %d: %w", pid, err))
 		}
 	}
-	// On version 1 a frozen process takes the signal when it is thawed, before
-	// anything else.
+	// On version 1 a frozen process handles the signal first when thawed.
 	return errors.Join(append(errs, c.Thaw())...)
 }
 
-// Thaw thaws the processes of a cgroup, given the directory with its freezer
-// (FreezerDir). One that is gone is no error.
+// Thaw thaws a cgroup by its FreezerDir; no error if it is gone.
 func Thaw(dir string) error {
 	c := control{dir: dir}
 	file, value := freezerState, "THAWED"

@@ -53,7 +53,6 @@ func TestKernel_freezer(t *testing.T) {
 	runs()
 	must.NoError(t, Thaw(filepath.Join(c.FreezerDir(), "gone")))
 
-	// What is frozen ends without running on.
 	must.NoError(t, c.Freeze(ctx))
 	before = cpu()
 	must.NoError(t, c.Kill())

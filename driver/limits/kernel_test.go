@@ -3,11 +3,10 @@
 
 package limits
 
-// These tests talk to the kernel that runs them. They make cgroups of their
-// own, put small busy processes in, and look at what the kernel does. They run
-// as root on whatever cgroup version the machine has; e2e/cgroup2 runs them
-// under another kernel with version 2. They judge by ratios of CPU time, which
-// hold on a loaded machine, and not by the clock.
+// These tests use the running kernel: they create cgroups, start small busy processes
+// in them and check the kernel's behaviour. They need root and use the machine's cgroup
+// version; e2e/cgroup2 runs them under a kernel with version 2. They compare ratios of
+// CPU time, which hold on a loaded machine, not wall time.
 
 import (
 	"errors"
@@ -29,13 +28,10 @@ import (
 )
 
 const (
-	// helperEnv makes the test binary a helper process instead.
-	helperEnv = "EBBTIDE_LIMITS_HELPER"
-	// requireEnv is the cgroup version that must be there: then the tests
-	// fail where they would skip.
+	helperEnv  = "EBBTIDE_LIMITS_HELPER"
 	requireEnv = "EBBTIDE_REQUIRE_CGROUP"
-	// dirsEnv are the groups that a helper goes into by itself, and mountEnv is where
-	// it mounts the cgroups of a namespace of its own.
+	// dirsEnv lists the groups that a helper joins, mountEnv where it mounts the
+	// cgroups of its own namespace.
 	dirsEnv  = "EBBTIDE_LIMITS_DIRS"
 	mountEnv = "EBBTIDE_LIMITS_MOUNT"
 )
@@ -47,7 +43,7 @@ func TestMain(m *testing.M) {
 	case "sleep":
 		_, _ = io.Copy(io.Discard, os.Stdin) // until the test closes it
 	case "busy":
-		// Two threads, so that a quota of less than one core is hit hard.
+		// Two threads hit a quota below one core hard.
 		for range 2 {
 			go func() {
 				for {
@@ -77,16 +73,15 @@ func spin() (x uint64) {
 	return x
 }
 
-// kernel is the cgroup tree of the machine, for a test to make groups in.
 type kernel struct {
 	t       *testing.T
 	version int
 	dirs    []string             // one per hierarchy: cpu first
-	attr    *syscall.SysProcAttr // of the processes that are started
+	attr    *syscall.SysProcAttr // of helper processes
 }
 
-// newKernel makes a parent group with a unique name, which is removed at the
-// end with all that is in it.
+// newKernel creates a parent group with a unique name, removed with its children at the
+// end.
 func newKernel(t *testing.T, above ...string) *kernel {
 	t.Helper()
 	if testing.Short() {
@@ -106,7 +101,7 @@ func newKernel(t *testing.T, above ...string) *kernel {
 	var v1, v2 []string
 	for _, controller := range []string{"cpu", "cpuacct", "memory"} {
 		for _, m := range mounts {
-			if m.Root == "/" && holds(m, controller) {
+			if m.Root == "/" && isHierarchy(m, controller) {
 				v1 = append(v1, m.Mountpoint)
 				break
 			}
@@ -114,15 +109,15 @@ func newKernel(t *testing.T, above ...string) *kernel {
 	}
 	for _, m := range mounts {
 		b, err := os.ReadFile(filepath.Join(m.Mountpoint, "cgroup.controllers"))
-		if holds(m, "") && err == nil && slices.Contains(strings.Fields(string(b)), "cpu") {
+		if isHierarchy(m, "") && err == nil && slices.Contains(strings.Fields(string(b)), "cpu") {
 			v2 = []string{m.Mountpoint}
 		}
 	}
 	switch {
 	case len(v1) == 3:
 		k.version, k.dirs = 1, v1
-		for _, m := range mounts { // for the tests that can do with it
-			if m.Root == "/" && (holds(m, "blkio") || holds(m, "freezer")) {
+		for _, m := range mounts { // optional controllers
+			if m.Root == "/" && (isHierarchy(m, "blkio") || isHierarchy(m, "freezer")) {
 				k.dirs = append(k.dirs, m.Mountpoint)
 			}
 		}
@@ -140,8 +135,8 @@ func newKernel(t *testing.T, above ...string) *kernel {
 	return k
 }
 
-// child makes a group below, with the controllers enabled, and removes it at
-// the end unless it was there before.
+// child creates a group below with the controllers enabled; it is removed at the end
+// unless it already existed.
 func (k *kernel) child(name string) *kernel {
 	k.t.Helper()
 	c := &kernel{t: k.t, version: k.version}
@@ -149,7 +144,6 @@ func (k *kernel) child(name string) *kernel {
 		if k.version == 2 {
 			err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+cpu +memory"), 0)
 			must.NoError(k.t, err)
-			// For the tests that can do with it: the kernel need not have it.
 			_ = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+io"), 0)
 		}
 		sub := filepath.Join(dir, name)
@@ -173,7 +167,7 @@ func (k *kernel) child(name string) *kernel {
 	return c
 }
 
-// run starts a helper in a task's group below k, on one CPU or (cpu < 0) on all.
+// run starts a helper in a task group below k, on one CPU or (cpu < 0) on all.
 func (k *kernel) run(task, helper string, cpu int) *Cgroup {
 	k.t.Helper()
 	g := k.child(task)
@@ -185,20 +179,18 @@ func (k *kernel) run(task, helper string, cpu int) *Cgroup {
 	return c
 }
 
-// cgroup is k itself, for what is set on a group above the tasks'.
 func (k *kernel) cgroup() *Cgroup {
 	return &Cgroup{cpu: control{version: k.version, dir: k.dirs[0], base: k.dirs[0]}}
 }
 
-// start starts a helper in k itself. It ends with the test, or when this
-// process dies: its stdin closes then.
+// start starts a helper in k itself. It ends with the test or with this process, when
+// its stdin closes.
 func (k *kernel) start(helper string, cpu int) int {
 	k.t.Helper()
 	pid, _ := k.startTalking(helper, cpu)
 	return pid
 }
 
-// startTalking also returns the helper's standard input.
 func (k *kernel) startTalking(helper string, cpu int) (pid int, stdin io.Writer) {
 	k.t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -208,7 +200,7 @@ func (k *kernel) startTalking(helper string, cpu int) (pid int, stdin io.Writer)
 	pipe, err := cmd.StdinPipe()
 	must.NoError(k.t, err)
 
-	// A child inherits the affinity of the thread that forks it.
+	// A child inherits the affinity of the forking thread.
 	if cpu >= 0 {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -231,7 +223,6 @@ func (k *kernel) startTalking(helper string, cpu int) (pid int, stdin io.Writer)
 	return cmd.Process.Pid, pipe
 }
 
-// cpus are the CPUs this process may use.
 func cpus(t *testing.T) (list []int) {
 	var set unix.CPUSet
 	must.NoError(t, unix.SchedGetaffinity(0, &set))
@@ -243,8 +234,7 @@ func cpus(t *testing.T) (list []int) {
 	return list
 }
 
-// during measures what tasks use until they have used enough CPU-seconds
-// together, however long that takes.
+// during measures the tasks' usage until they have used `enough` CPU-seconds together.
 func during(t *testing.T, enough float64, tasks ...*Cgroup) []Usage {
 	t.Helper()
 	read := func() []Usage {
@@ -309,9 +299,9 @@ func TestKernel_readBack(t *testing.T) {
 	must.Less(t, 1<<30, mem)
 }
 
-// divides gives busy tasks on one CPU their shares and checks that they get CPU time in
-// the proportion of the weights that the kernel makes of them.
-func divides(t *testing.T, tasks []*Cgroup, shares ...uint64) {
+// checkDivision checks that busy tasks on one CPU get CPU time in proportion to their
+// weights.
+func checkDivision(t *testing.T, tasks []*Cgroup, shares ...uint64) {
 	t.Helper()
 	weights, sum, used := make([]float64, len(tasks)), 0.0, 0.0
 	for i, c := range tasks {
@@ -334,18 +324,18 @@ func divides(t *testing.T, tasks []*Cgroup, shares ...uint64) {
 	}
 }
 
-// What Nomad gave each task is what it gets of a busy CPU: one with 8000 MHz is not held
-// to the mean of its neighbours.
+// Each task gets its entitlement of a busy CPU: one with 8000 MHz is not held to its
+// neighbours' mean.
 func TestKernel_weights(t *testing.T) {
 	k := newKernel(t)
 	cpu := cpus(t)[0]
 	tasks := []*Cgroup{k.run("a", "busy", cpu), k.run("b", "busy", cpu), k.run("c", "busy", cpu)}
-	divides(t, tasks, 8000, 500, 500)
-	divides(t, tasks, 4000, 4000, 1000)
-	divides(t, tasks, 3000, 3000, 3000)
+	checkDivision(t, tasks, 8000, 500, 500)
+	checkDivision(t, tasks, 4000, 4000, 1000)
+	checkDivision(t, tasks, 3000, 3000, 3000)
 }
 
-// A weight takes nothing from a task that is alone.
+// A low weight does not slow down the only busy task.
 func TestKernel_weightConservesWork(t *testing.T) {
 	k := newKernel(t)
 	cpu := cpus(t)[0]
@@ -368,8 +358,8 @@ func TestKernel_quotaThrottles(t *testing.T) {
 	must.Positive(t, u.Throttled)
 	must.Positive(t, u.ThrottledSeconds)
 	must.GreaterEq(t, u.Throttled, u.Periods)
-	// Periods are the quota's own clock: 25 ms in each, and slack for what is
-	// handed out to CPUs in slices.
+	// Periods are the quota's own clock: 25 ms each, with slack for slices already
+	// handed out to CPUs.
 	must.Less(t, 1.5*0.025*float64(u.Periods+2), u.CPUSeconds)
 
 	must.NoError(t, c.SetQuota(0))
@@ -394,8 +384,8 @@ func TestKernel_parentQuota(t *testing.T) {
 	must.NoError(t, c.SetQuota(0))
 }
 
-// The quota over a process is the least of its own cgroup and those above, as far as it
-// sees them: in a container that is its own.
+// The quota is the minimum of the process's cgroup and its visible parents: in a
+// container, its own.
 func TestKernel_ownQuota(t *testing.T) {
 	above := newKernel(t)
 	parent := above.child("parent")
@@ -407,7 +397,7 @@ func TestKernel_ownQuota(t *testing.T) {
 		must.NoError(t, err, must.Sprint(string(out)))
 		return string(out)
 	}
-	before := quota("") // of what this machine has above
+	before := quota("") // set above the test's groups
 	must.NoError(t, above.cgroup().SetQuota(0.75))
 	must.Eq(t, "0.75", quota(""))
 	must.NoError(t, parent.cgroup().SetQuota(0.5))
@@ -422,8 +412,8 @@ func TestKernel_ownQuota(t *testing.T) {
 	must.Eq(t, before, quota(""))
 }
 
-// ownQuota is the helper of TestKernel_ownQuota. With a directory it is in a container:
-// it has a cgroup namespace and its own mount there.
+// ownQuota is the helper of TestKernel_ownQuota. With a directory it acts as a
+// container, with its own cgroup namespace and mount.
 func ownQuota() {
 	err := enter()
 	if dir := os.Getenv(mountEnv); dir != "" && err == nil {
@@ -447,9 +437,8 @@ func ownQuota() {
 	fmt.Print(cores)
 }
 
-// enter takes a helper into the groups that it was given.
 func enter() error {
-	runtime.LockOSThread() // a namespace is a thread's
+	runtime.LockOSThread() // namespaces belong to threads
 	var errs []error
 	for dir := range strings.SplitSeq(os.Getenv(dirsEnv), ":") {
 		errs = append(errs, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0))
@@ -457,7 +446,7 @@ func enter() error {
 	return errors.Join(errs...)
 }
 
-// The job's own quota period stays; with a very short one the quota still works.
+// The job's quota period is kept; very short periods still work.
 func TestKernel_period(t *testing.T) {
 	k := newKernel(t)
 	c := k.run("task", "sleep", -1)
@@ -492,12 +481,11 @@ func TestKernel_gone(t *testing.T) {
 	must.ErrorIs(t, c.SetShares(512), ErrGone)
 	must.ErrorIs(t, c.SetQuota(1), ErrGone)
 
-	// A process that nobody has waited for yet is gone, too.
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), helperEnv+"=nothing")
 	must.NoError(t, cmd.Start())
 	for range 500 {
-		if (Finder{}).ended(strconv.Itoa(cmd.Process.Pid)) {
+		if (Finder{}).zombie(strconv.Itoa(cmd.Process.Pid)) {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -512,12 +500,12 @@ func TestKernel_gone(t *testing.T) {
 func TestKernel_refusesOurs(t *testing.T) {
 	newKernel(t)
 	_, err := FindFor(os.Getpid(), "")
-	must.ErrorIs(t, err, ErrRefused)
+	must.ErrorIs(t, err, ErrNotExclusive)
 	_, err = FindFor(1, "")
-	must.ErrorIs(t, err, ErrRefused)
+	must.ErrorIs(t, err, ErrNotExclusive)
 }
 
-// The tree that Nomad's exec driver makes.
+// As created by Nomad's exec driver.
 func TestKernel_execDriver(t *testing.T) {
 	const id = "0b5d9b1c-8d2f-7a0e-6a0e-3f1f2b7f1d11.web"
 	above, scope := []string{"ebbtide-nomad"}, id
@@ -537,7 +525,7 @@ func TestKernel_execDriver(t *testing.T) {
 	must.True(t, c.InForce(Limits{500, 1}, l))
 
 	_, err = FindFor(pid, id+"2")
-	must.ErrorIs(t, err, ErrRefused)
+	must.ErrorIs(t, err, ErrNotExclusive)
 }
 
 // Version 2 without the cpu controller in the parent's subtree_control.
@@ -554,11 +542,10 @@ func TestKernel_controllerNotEnabled(t *testing.T) {
 	must.ErrorIs(t, err, ErrNoController)
 	must.ErrorContains(t, err, filepath.Join(k.dirs[0], "cgroup.subtree_control"))
 	must.ErrorIs(t, c.SetQuota(1), ErrNoController)
-	during(t, 0.1, c) // CPU time is counted all the same
+	during(t, 0.1, c) // CPU time is counted nevertheless
 }
 
-// What lies outside of our cgroup namespace is refused, and never taken for
-// something else.
+// Cgroups outside the plugin's namespace are refused, never mistaken for others.
 func TestKernel_namespace(t *testing.T) {
 	k := newKernel(t)
 	outside, inside := k.child("outside"), k.child("inside")
@@ -577,8 +564,8 @@ func TestKernel_namespace(t *testing.T) {
 	must.Eq(t, 2, strings.Count(string(out), "\n"))
 }
 
-// findOutside is the helper of TestKernel_namespace: it goes into the groups,
-// unshares the cgroup namespace and looks for processes outside.
+// findOutside is the helper of TestKernel_namespace: it joins the groups, unshares the
+// cgroup namespace and looks for processes outside.
 func findOutside() {
 	if err := errors.Join(enter(), unix.Unshare(unix.CLONE_NEWCGROUP)); err != nil {
 		fmt.Println(err)
@@ -588,12 +575,12 @@ func findOutside() {
 		pid, _ := strconv.Atoi(field)
 		c, err := FindFor(pid, "")
 		switch {
-		case errors.Is(err, ErrRefused):
+		case errors.Is(err, ErrNotExclusive):
 			fmt.Println("refused:", err)
 		case err != nil:
 			fmt.Println("error:", err)
 		default:
-			// What is found must be where the process really is.
+			// The cgroup found must contain the process.
 			procs, _ := os.ReadFile(filepath.Join(c.cpu.dir, "cgroup.procs"))
 			if slices.Contains(strings.Fields(string(procs)), field) {
 				fmt.Println("right:", c.cpu.dir)

@@ -15,11 +15,10 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// OwnQuota is the CPU quota over this process: see Finder.OwnQuota.
 func OwnQuota() (cores float64, err error) { return Finder{}.OwnQuota() }
 
-// OwnQuota is the least CPU quota of our own cgroup and those above it, as far as they
-// can be seen, in cores; 0 means that there is none. It may change at any time.
+// OwnQuota is the minimum CPU quota of the plugin's cgroup and its visible parents, in
+// cores; 0 means none. It may change at any time.
 func (f Finder) OwnQuota() (cores float64, err error) {
 	ours, mounts, err := f.self()
 	if err != nil {
@@ -33,15 +32,15 @@ func (f Finder) OwnQuota() (cores float64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("reading the CPU quota over our own cgroup: %w", err)
 	}
-	_, cores = leastQuota(control{version: version, dir: dir, base: base})
+	_, cores = minQuota(control{version: version, dir: dir, base: base})
 	return cores, nil
 }
 
-// leastQuota finds the least quota from a cgroup up to the top of its mount, and where
-// it is set; 0 when there is none.
-func leastQuota(c control) (at string, cores float64) {
+// minQuota finds the lowest quota from a cgroup up to its mount point, and where it is
+// set; 0 means none.
+func minQuota(c control) (at string, cores float64) {
 	for ; len(c.dir) >= len(c.base); c.dir = filepath.Dir(c.dir) {
-		// The root has no such file, and one without the controller has no quota.
+		// The root and cgroups without the controller have no such file.
 		quota, per, err := c.readQuota()
 		if err == nil && quota > 0 && (at == "" || float64(quota)/float64(per) < cores) {
 			at, cores = c.dir, float64(quota)/float64(per)
@@ -53,15 +52,12 @@ func leastQuota(c control) (at string, cores float64) {
 	return at, cores
 }
 
-// SharedCores is the number of CPUs that Nomad leaves to tasks without `cores`
-// of their own, now: see Finder.SharedCores.
 func SharedCores() (int, error) { return Finder{}.SharedCores() }
 
-// SharedCores reads the cpuset that the Nomad client keeps for all tasks
-// without `cores` of their own, and counts its CPUs: the node less
-// reserved.cores less what `cores` tasks of any driver have pinned. (It knows
-// nothing of reserved.cpu.) fs.ErrNotExist where Nomad keeps none, or has not
-// yet: it writes the set when the first task comes.
+// SharedCores counts the CPUs of the cpuset that Nomad keeps for tasks without `cores`:
+// the node less reserved.cores less the CPUs pinned by `cores` tasks of any driver, but
+// not less reserved.cpu. fs.ErrNotExist if there is none; Nomad writes it with the
+// first task.
 func (f Finder) SharedCores() (int, error) {
 	mounts, err := f.mounts()
 	if err != nil {
@@ -70,7 +66,7 @@ func (f Finder) SharedCores() (int, error) {
 	for _, m := range mounts {
 		dir := "nomad.slice/share.slice"
 		if m.FSType == "cgroup" {
-			if !holds(m, "cpuset") {
+			if !isHierarchy(m, "cpuset") {
 				continue
 			}
 			dir = "nomad/share"
@@ -89,7 +85,6 @@ func (f Finder) SharedCores() (int, error) {
 	return 0, fmt.Errorf("finding the cpuset that Nomad's tasks share: %w", fs.ErrNotExist)
 }
 
-// countCPUs counts a list such as "0-3,7".
 func countCPUs(list string) (n int, err error) {
 	for part := range strings.SplitSeq(list, ",") {
 		first, last, isRange := strings.Cut(part, "-")
@@ -106,8 +101,7 @@ func countCPUs(list string) (n int, err error) {
 	return n, nil
 }
 
-// IdleTime is how long the machine's CPUs have been idle since it was started, all
-// together, in core-seconds.
+// IdleTime is the idle time of all CPUs since boot, in core-seconds.
 func IdleTime() (float64, error) {
 	proc, err := procfs.NewDefaultFS()
 	if err != nil {

@@ -12,28 +12,26 @@ import (
 	"strings"
 )
 
-// Resources are what a task uses besides the CPU. NaN means not known, which hurts
-// nobody: the kernel does not count it here, or not for this task alone.
+// Resources are what a task uses besides CPU. NaN means unknown: not counted here, or
+// not for this task alone.
 type Resources struct {
-	// MemoryBytes is the working set now, as of Cgroup.Memory.
+	// MemoryBytes is the working set (Cgroup.Memory).
 	MemoryBytes float64
-	// BlockBytes is what was read from block devices and written to them since the
-	// task started; of devices that lie upon others, such as those of LVM, the others
-	// count. It may fall a little where it is summed over processes.
+	// BlockBytes is block I/O, read and written, since the task's start, without
+	// stacked devices such as LVM's, whose I/O the disks below count. It may decrease
+	// slightly where it is summed over processes.
 	BlockBytes float64
-	// NetworkBytes is what was received and sent, loopback aside, since the network
-	// namespace that the task has was made. Tasks of one group share theirs, and
-	// what it counts. A task on the host's network has none.
+	// NetworkBytes is traffic in both directions, without loopback, since the task's
+	// network namespace was created. Tasks of one group share it. NaN on the host's
+	// network.
 	NetworkBytes float64
 }
 
-// Bounds of what is looked at to find a task's processes.
 const (
 	maxPids   = 1024
 	maxGroups = 256
 )
 
-// Resources reads what the task uses now.
 func (c *Cgroup) Resources() Resources {
 	r := Resources{MemoryBytes: math.NaN(), BlockBytes: math.NaN(), NetworkBytes: math.NaN()}
 	if n, err := c.Memory(); err == nil {
@@ -49,12 +47,10 @@ func (c *Cgroup) Resources() Resources {
 	return r
 }
 
-// blockBytes are what the kernel has counted for the cgroup or, where it does not,
-// for its processes.
+// blockBytes are the kernel's counts for the cgroup, else those of its processes.
 func (c *Cgroup) blockBytes(pids []int) (float64, bool) {
 	if c.blk.version == 2 {
-		// Each device has a line, once it was used. The file is there when the
-		// controller is enabled.
+		// The file exists if the controller is enabled; devices are listed once used.
 		if text, err := c.blk.read("io.stat"); err == nil {
 			return c.ioStat(text), true
 		}
@@ -62,9 +58,9 @@ func (c *Cgroup) blockBytes(pids []int) (float64, bool) {
 		if n > 0 {
 			return n, true
 		}
-		// Linux 6.10 and later count on version 1 only once somebody has set a
-		// throttle on the device, and say 0 until then. It is true if anybody's
-		// bytes were counted.
+		// Linux 6.10 and later count on version 1 only once a throttle is set on the
+		// device, and report 0 until then. That 0 is real only if any cgroup's bytes
+		// are counted.
 		if all, ok := c.serviceBytes(c.blk.base); ok && all > 0 {
 			return 0, true
 		}
@@ -72,7 +68,6 @@ func (c *Cgroup) blockBytes(pids []int) (float64, bool) {
 	return c.processBytes(pids)
 }
 
-// ioStat sums up lines like "8:0 rbytes=1 wbytes=2 rios=3 …".
 func (c *Cgroup) ioStat(text string) (sum float64) {
 	for line := range strings.Lines(text) {
 		device, counts, _ := strings.Cut(line, " ")
@@ -91,16 +86,16 @@ func (c *Cgroup) ioStat(text string) (sum float64) {
 	return sum
 }
 
-// stacked says whether a device, as "253:0", lies upon others: the kernel counts the
-// same bytes there again.
+// stacked reports whether a device such as "253:0" has others below, which count the
+// same bytes again.
 func (c *Cgroup) stacked(device string) bool {
 	below, err := os.ReadDir(c.finder.proc("..", "sys", "dev", "block", device, "slaves"))
 	return err == nil && len(below) > 0
 }
 
-// serviceBytes sums up lines like "8:0 Read 4096". The recursive counts are those of
-// the task's own children, too; kernels before 5.4 do not have them. BFQ counts for
-// itself, and while it schedules that is the same once more.
+// serviceBytes sums lines like "8:0 Read 4096". Recursive counts include the task's
+// child cgroups (Linux 5.4 and later). BFQ keeps its own counts of the same I/O, hence
+// the maximum.
 func (c *Cgroup) serviceBytes(dir string) (most float64, ok bool) {
 	for _, file := range []string{
 		"blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_service_bytes",
@@ -125,13 +120,13 @@ func (c *Cgroup) serviceBytes(dir string) (most float64, ok bool) {
 	return most, ok
 }
 
-// processBytes sums up what the task's processes have read and written themselves.
-// A process counts what its children did once it has waited for them.
+// processBytes sums the I/O of the task's processes; a process includes its reaped
+// children.
 func (c *Cgroup) processBytes(pids []int) (sum float64, ok bool) {
 	for _, pid := range pids {
 		b, err := os.ReadFile(c.procFile(pid, "io"))
 		if err != nil {
-			continue // it has ended, or we may not
+			continue // exited, or not permitted
 		}
 		for key, n := range keyed(string(b)) {
 			if key == "read_bytes:" || key == "write_bytes:" {
@@ -142,15 +137,15 @@ func (c *Cgroup) processBytes(pids []int) (sum float64, ok bool) {
 	return sum, ok
 }
 
-// networkBytes are those of the network namespace of the task's oldest process that
-// has one which is not the host's.
+// networkBytes is the traffic of the first process's network namespace that is not the
+// host's.
 func (c *Cgroup) networkBytes(pids []int) (float64, bool) {
 	ours, err := os.Readlink(c.finder.proc("self", "ns", "net"))
 	if err != nil {
 		return 0, false
 	}
-	// The plugin may have one of its own, too. Not everybody may see that of process
-	// 1; ours must do then.
+	// The plugin may have its own namespace. If that of process 1 is unreadable, the
+	// plugin's is used.
 	host, _ := os.Readlink(c.finder.proc("1", "ns", "net"))
 	for _, pid := range pids {
 		ns, err := os.Readlink(c.procFile(pid, "ns", "net"))
@@ -161,7 +156,7 @@ func (c *Cgroup) networkBytes(pids []int) (float64, bool) {
 		if err != nil {
 			continue
 		}
-		// It may have ended, and its number may be another's, in between.
+		// The process may have exited, and its pid been reused, in between.
 		if again, err := os.Readlink(c.procFile(pid, "ns", "net")); err == nil && again == ns {
 			return netDev(string(b)), true
 		}
@@ -169,8 +164,6 @@ func (c *Cgroup) networkBytes(pids []int) (float64, bool) {
 	return 0, false
 }
 
-// netDev sums up lines like "eth0: 100 1 0 0 0 0 0 0 200 2 …": bytes received come
-// first, bytes sent ninth.
 func netDev(text string) (sum float64) {
 	for line := range strings.Lines(text) {
 		name, counts, ok := strings.Cut(line, ":")
@@ -187,7 +180,6 @@ func netDev(text string) (sum float64) {
 	return sum
 }
 
-// pids are the processes in the cgroup and below it, in the order of their numbers.
 func (c *Cgroup) pids() []int {
 	var out []int
 	dirs := []string{c.cpu.dir}
@@ -195,7 +187,7 @@ func (c *Cgroup) pids() []int {
 		b, err := os.ReadFile(filepath.Join(dirs[i], "cgroup.procs"))
 		if err == nil {
 			for field := range strings.FieldsSeq(string(b)) {
-				// 0 is a process that our pid namespace does not have.
+				// 0: a process outside our pid namespace
 				if pid, err := strconv.Atoi(field); err == nil && pid > 0 {
 					out = append(out, pid)
 				}

@@ -28,8 +28,8 @@ const (
 	touchedBytes  = 8 << 20
 )
 
-// touchMemory is the helper of TestKernel_memoryOfResources: it touches memory once it
-// is in its cgroup, which a byte on its standard input says.
+// touchMemory is the helper of TestKernel_memoryOfResources: after a byte on stdin,
+// when it is in its cgroup, it touches memory.
 func touchMemory() {
 	var one [1]byte
 	if _, err := io.ReadFull(os.Stdin, one[:]); err != nil {
@@ -43,8 +43,8 @@ func touchMemory() {
 	runtime.KeepAlive(b)
 }
 
-// writeBlocks is the helper of TestKernel_blockBytes: it writes past the page cache
-// once it is in its cgroup, which a byte on its standard input says.
+// writeBlocks is the helper of TestKernel_blockBytes: after a byte on stdin, when it is
+// in its cgroup, it writes past the page cache.
 func writeBlocks() {
 	var one [1]byte
 	if _, err := io.ReadFull(os.Stdin, one[:]); err != nil {
@@ -55,7 +55,7 @@ func writeBlocks() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// Memory of its own is aligned as direct I/O needs it.
+	// mmap aligns for direct I/O.
 	b, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	for written := 0; err == nil && written < blockBytes; written += len(b) {
 		_, err = f.Write(b)
@@ -87,7 +87,7 @@ func receivePackets() {
 	ifr.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
 	fail(unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, ifr))
 	packet := make([]byte, bytesInPacket)
-	packet[0] = 0x45 // IPv4, from nobody to nobody
+	packet[0] = 0x45 // IPv4, all addresses 0
 	for range packets {
 		_, err = unix.Write(tun, packet)
 		fail(err)
@@ -95,7 +95,6 @@ func receivePackets() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// eventually waits until a figure is what it should be; it depends on another process.
 func eventually(t *testing.T, read func() float64, ok func(float64) bool) float64 {
 	t.Helper()
 	v := math.NaN()
@@ -116,7 +115,7 @@ func TestKernel_memoryOfResources(t *testing.T) {
 	must.NoError(t, err)
 	_, err = stdin.Write([]byte{'\n'})
 	must.NoError(t, err)
-	// What it has from before it came into the group is not the group's.
+	// Memory from before it joined the group is not charged to the group.
 	eventually(t, func() float64 { return c.Resources().MemoryBytes }, func(v float64) bool { return v >= touchedBytes })
 	must.True(t, math.IsNaN(c.Resources().NetworkBytes), must.Sprint("it is on the host's network"))
 }
@@ -155,7 +154,7 @@ func TestKernel_networkBytes(t *testing.T) {
 	g.attr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
 	c, err := FindFor(g.start("sleep", -1), "")
 	must.NoError(t, err)
-	must.Zero(t, c.Resources().NetworkBytes) // its own network, and nobody on it
+	must.Zero(t, c.Resources().NetworkBytes)
 
 	if f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0); err != nil {
 		t.Logf("this kernel makes no network interface for a test, and that must do: %v", err)
@@ -169,14 +168,14 @@ func TestKernel_networkBytes(t *testing.T) {
 	must.NoError(t, err)
 	const want = packets * bytesInPacket
 	got := eventually(t, func() float64 { return c.Resources().NetworkBytes }, func(v float64) bool { return v >= want })
-	must.Less(t, 1.5*want, got) // the kernel announces itself on the interface
+	must.Less(t, 1.5*want, got) // slack: the kernel announces itself on the interface
 }
 
 func TestKernel_ioWeight(t *testing.T) {
 	k := newKernel(t)
 	c := k.run("task", "sleep", -1)
 	err := c.SetIOWeight(50)
-	if errors.Is(err, ErrNoController) || errors.Is(err, ErrRefused) {
+	if errors.Is(err, ErrNoController) || errors.Is(err, ErrNotExclusive) {
 		t.Skipf("skipped: this kernel has no weight for block I/O: %v", err)
 	}
 	must.NoError(t, err)
@@ -188,6 +187,6 @@ func TestKernel_ioWeight(t *testing.T) {
 			}
 		}
 	}
-	must.NoError(t, c.SetIOWeight(1<<40)) // as near as the kernel takes it
+	must.NoError(t, c.SetIOWeight(1<<40))
 	must.NoError(t, c.SetIOWeight(0))
 }

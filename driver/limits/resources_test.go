@@ -13,7 +13,6 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// link makes a symbolic link, such as the ones that name namespaces.
 func (m *machine) link(name, target string) {
 	m.t.Helper()
 	name = filepath.Join(m.dir, name)
@@ -22,14 +21,12 @@ func (m *machine) link(name, target string) {
 	must.NoError(m.t, os.Symlink(target, name))
 }
 
-// network gives a process a network namespace and its counters.
 func (m *machine) network(pid, ns, dev string) {
 	m.link("proc/"+pid+"/ns/net", "net:["+ns+"]")
 	m.file("proc/"+pid+"/net/dev", "Inter-|   Receive                            |  Transmit\n"+
 		" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n"+dev)
 }
 
-// equal compares with NaN equal to itself.
 func equal(t *testing.T, want, got Resources, settings ...must.Setting) {
 	t.Helper()
 	must.Eq(t, fmt.Sprintf("%+v", want), fmt.Sprintf("%+v", got), settings...)
@@ -47,8 +44,7 @@ const (
 		"eth1:20 1 0 0 0 0 0 0 3 1 0 0 0 0 0 0\n"
 )
 
-// v1Blkio makes a machine like the common ones of version 1, with a controller for
-// block I/O apart.
+// v1Blkio is a common version 1 machine with a separate blkio controller.
 func v1Blkio(t *testing.T, files map[string]string) (*machine, *Cgroup) {
 	m := newMachine(t)
 	m.mounts("32 31 0:29 / @/cg/cpu rw - cgroup cgroup rw,cpu,cpuacct,memory\n36 31 0:33 / @/cg/blkio rw - cgroup cgroup rw,blkio")
@@ -69,7 +65,7 @@ func TestResources_v1(t *testing.T) {
 	})
 	equal(t, Resources{3000, 12291, unknown}, c.Resources())
 
-	// Before Linux 5.4 there are no recursive counts; CFQ had its own files.
+	// Linux before 5.4 has no recursive counts; CFQ had its own files.
 	m.file("cg/blkio/nomad/t/blkio.throttle.io_service_bytes", "8:0 Read 5\n")
 	must.NoError(t, os.Remove(filepath.Join(m.dir, "cg/blkio/nomad/t/blkio.throttle.io_service_bytes_recursive")))
 	equal(t, Resources{3000, 5, unknown}, c.Resources())
@@ -77,7 +73,7 @@ func TestResources_v1(t *testing.T) {
 	equal(t, Resources{3000, 6, unknown}, c.Resources())
 }
 
-// What goes to a logical volume goes to a disk, and is counted there again.
+// Writes to a logical volume are counted again at its disk.
 func TestResources_stackedDevices(t *testing.T) {
 	stack := func(m *machine) {
 		m.file("sys/dev/block/254:0/slaves/vda2", "")
@@ -87,34 +83,33 @@ func TestResources_stackedDevices(t *testing.T) {
 	m, c := v1Blkio(t, map[string]string{"blkio.throttle.io_service_bytes_recursive": throttled})
 	stack(m)
 	equal(t, Resources{3000, 3, unknown}, c.Resources())
-	m, c, dir := found(t, 2)
+	m, c, dir := newCgroup(t, 2)
 	m.file(dir+"/io.stat", iostat)
 	stack(m)
 	equal(t, Resources{3000, 3, unknown}, c.Resources())
 }
 
-// Newer kernels say 0 on version 1 although they do not count.
 func TestResources_v1NotCounting(t *testing.T) {
 	const file = "blkio.throttle.io_service_bytes_recursive"
 	m, c := v1Blkio(t, map[string]string{file: nothingCounted})
 	m.file("cg/blkio/"+file, nothingCounted)
 	equal(t, Resources{3000, unknown, unknown}, c.Resources())
 
-	// Then the processes tell, with those below.
+	// Fall back to the processes, with those of child cgroups.
 	m.file("cg/cpu/t/cgroup.procs", "77\n0\nx\n79\n")
 	m.file("cg/cpu/t/sub/cgroup.procs", "78\n")
 	m.file("proc/77/io", "rchar: 5\nwchar: 6\nsyscr: 1\nsyscw: 1\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 5\n")
 	m.file("proc/78/io", "read_bytes: 1\nwrite_bytes: odd\n")
 	equal(t, Resources{3000, 12289, unknown}, c.Resources())
 
-	// Somebody's were counted: then ours are truly none.
+	// Another cgroup has counts: the 0 is real.
 	m.file("cg/blkio/"+file, throttled)
 	equal(t, Resources{3000, 0, unknown}, c.Resources())
 }
 
 func TestResources_v2(t *testing.T) {
-	m, c, dir := found(t, 2)
-	equal(t, Resources{3000, unknown, unknown}, c.Resources()) // the controller io is not enabled
+	m, c, dir := newCgroup(t, 2)
+	equal(t, Resources{3000, unknown, unknown}, c.Resources())
 	m.file(dir+"/io.stat", "")
 	equal(t, Resources{3000, 0, unknown}, c.Resources())
 	m.file(dir+"/io.stat", iostat)
@@ -124,7 +119,6 @@ func TestResources_v2(t *testing.T) {
 	equal(t, Resources{unknown, unknown, unknown}, c.Resources())
 }
 
-// The controllers of the cpu and of block I/O may be of different versions.
 func TestFinder_blockIO(t *testing.T) {
 	t.Run("cpu on v1, io on v2", func(t *testing.T) {
 		m := newMachine(t)
@@ -164,20 +158,20 @@ func TestFinder_blockIO(t *testing.T) {
 		c, err := m.finder().FindFor(77, "")
 		must.NoError(t, err)
 		equal(t, Resources{3000, unknown, unknown}, c.Resources())
-		must.ErrorIs(t, c.SetIOWeight(50), ErrRefused)
+		must.ErrorIs(t, c.SetIOWeight(50), ErrNotExclusive)
 	})
 	t.Run("none", func(t *testing.T) {
-		_, c, _ := found(t, 1)
+		_, c, _ := newCgroup(t, 1)
 		equal(t, Resources{3000, unknown, unknown}, c.Resources())
 		must.ErrorIs(t, c.SetIOWeight(50), ErrNoController)
 	})
 }
 
 func TestResources_network(t *testing.T) {
-	m, c, dir := found(t, 2)
+	m, c, dir := newCgroup(t, 2)
 	m.file(dir+"/cgroup.procs", "78\n77\n")
 	network := func() float64 { return c.Resources().NetworkBytes }
-	must.True(t, math.IsNaN(network())) // no namespaces are seen
+	must.True(t, math.IsNaN(network()))
 
 	m.network("self", "1", devices)
 	m.network("77", "1", devices)
@@ -187,9 +181,8 @@ func TestResources_network(t *testing.T) {
 	m.network("78", "2", devices)
 	must.Eq(t, 2223, network())
 	m.network("77", "3", "eth0: 1 0 0 0 0 0 0 0 2 0\nodd: x 0 0 0 0 0 0 0 3\nshort: 1 2\nnothing\n")
-	must.Eq(t, 6, network()) // the lowest number
+	must.Eq(t, 6, network()) // the lowest pid
 
-	// We run in a container and the task on the host's network.
 	m.network("self", "9", devices)
 	m.network("1", "3", devices)
 	must.Eq(t, 2223, network())
@@ -198,17 +191,16 @@ func TestResources_network(t *testing.T) {
 
 	m.network("1", "1", devices)
 	must.NoError(t, os.Remove(filepath.Join(m.dir, "proc/77/net/dev")))
-	must.Eq(t, 2223, network()) // it has just ended
+	must.Eq(t, 2223, network()) // exited in between
 
-	// Process 1's cannot be read.
 	must.NoError(t, os.RemoveAll(filepath.Join(m.dir, "proc/1/ns/net")))
 	m.file("proc/1/ns/net", "no link")
 	must.Eq(t, 2223, network())
 }
 
-// A task may have any number of processes and groups.
+// The search is bounded whatever a task forks.
 func TestCgroup_pidsBounded(t *testing.T) {
-	m, c, dir := found(t, 2)
+	m, c, dir := newCgroup(t, 2)
 	text := ""
 	for i := range 2000 {
 		text = fmt.Sprintln(100+i) + text
@@ -240,7 +232,7 @@ func TestCgroup_ioWeight(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			m, c, dir := found(t, 2)
+			m, c, dir := newCgroup(t, 2)
 			if tc.v == 1 {
 				m, c = v1Blkio(t, nil)
 				dir = "cg/blkio/nomad/t"
@@ -261,10 +253,9 @@ func TestCgroup_ioWeight(t *testing.T) {
 	}
 }
 
-// A value that the kernel refuses comes back with the file and the value, and a
-// directory in the place of the file is an error, too.
+// A refused value is reported with its file; so is a directory in place of a file.
 func TestCgroup_ioWeightRefused(t *testing.T) {
-	m, c, dir := found(t, 2)
+	m, c, dir := newCgroup(t, 2)
 	must.NoError(t, os.Symlink("/dev/full", filepath.Join(m.dir, dir, "io.weight")))
 	err := c.SetIOWeight(50)
 	must.ErrorContains(t, err, `"default 50"`)

@@ -9,14 +9,13 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// maxThreads bounds what is looked at to find what a task could use.
 const maxThreads = 4096
 
-// Threads is how long each of a task's threads has run or waited for a CPU.
+// Threads maps each of a task's threads to the time it has run or waited for a CPU.
 type Threads map[int]time.Duration
 
-// Threads reads that from the kernel. It is empty where the kernel does not count it
-// (CONFIG_SCHED_INFO), or the processes cannot be seen.
+// Threads reads the scheduler's statistics. Empty if the kernel lacks CONFIG_SCHED_INFO
+// or the processes are not visible.
 func (c *Cgroup) Threads() Threads {
 	out := make(Threads)
 	proc, err := procfs.NewFS(c.finder.proc())
@@ -26,7 +25,7 @@ func (c *Cgroup) Threads() Threads {
 	for _, pid := range c.pids() {
 		threads, err := proc.AllThreads(pid)
 		if err != nil {
-			continue // it has ended
+			continue // exited
 		}
 		for _, t := range threads {
 			if len(out) == maxThreads {
@@ -40,13 +39,13 @@ func (c *Cgroup) Threads() Threads {
 	return out
 }
 
-// Since returns for how long all threads together have run or waited since an earlier
-// look. Over the time between, that is how many cores they could have used.
+// Since returns the total time that threads have run or waited since an earlier
+// reading. Divided by the time between, it is the number of cores they could have used.
 func (t Threads) Since(was Threads) (sum time.Duration) {
 	for id, d := range t {
 		if before := was[id]; before <= d {
 			d -= before
-		} // else the number is another thread's now
+		} // a smaller value means that the ID was reused
 		sum += d
 	}
 	return sum

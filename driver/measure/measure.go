@@ -1,13 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package measure follows the progress of one task: it reads what the task reports
-// (package progress), relates it to the CPU time spent (package growth), and looks
-// whether a target was reached (package target).
+// Package measure follows a task's progress: an Observer polls the task's source
+// (package progress), relates reports to CPU time (package growth) and checks targets
+// (package target).
 //
-// Each task has an Observer with a goroutine and a time budget of its own, so that a
-// slow or hostile source delays its own task only. What an Observer knows it hands
-// over as a Measurement, a value that nobody changes any more.
+// Each task has its own Observer with a goroutine and a time budget, so that a slow or
+// hostile source delays only its own task. Observers publish immutable Measurements.
 package measure
 
 import (
@@ -27,37 +26,37 @@ import (
 
 // Measurement is what is known about a task's progress at one moment.
 type Measurement struct {
-	// Epoch grows by one with each estimate that rests on new evidence: a report, and
-	// CPU time spent since the last one.
+	// Epoch increases with each estimate based on new evidence: a report, and CPU time
+	// since the last one.
 	Epoch uint64
 
 	Report  progress.Report // the last one; its numbers are NaN before the first
-	Reports int64           // read so far
-	Goal    policy.Goal     // "" while it is not known
-	Lines   int64           // of output read so far
-	CPU     float64         // CPU-seconds that the task had used; NaN if unknown
+	Reports int64           // number so far
+	Goal    policy.Goal     // "" while unknown
+	Lines   int64           // of output so far
+	CPU     float64         // CPU-seconds used by the task; NaN if unknown
 
 	Estimate growth.Estimate
-	Curve    []growth.Point // from which a later process goes on
+	Curve    []growth.Point // lets a later process continue
 
-	// Responses of a service so far: their number, and their sum in seconds.
+	// A service's responses so far: their number and the sum of their times in seconds.
 	Responses   float64
 	ResponseSum float64
 
 	Gain Gain
 
 	Remaining remaining.Estimate // of a training task
-	Work      remaining.State    // from which a later process goes on
+	Work      remaining.State    // lets a later process continue
 
-	// Reached are the targets that were reached since the Observer began, in order.
+	// Reached are the targets reached since the Observer began, in order.
 	Reached []target.Reached
-	// Paused says why targets are not looked for at the moment; "" if they are.
+	// Paused is why targets are not checked now; "" if they are.
 	Paused string
 
-	Note string // of the source, for people
-	Err  error  // why progress could not be read at the last poll; nil if it could
-	// Failures counts the polls that failed, and Failure is why the last one of them did: a
-	// source may say so only once.
+	Note string // of the source, for display
+	Err  error  // of the last poll; nil if it succeeded
+	// Failures counts failed polls, and Failure is the last error, which a source may
+	// return only once.
 	Failures int64
 	Failure  error
 	Offset   json.RawMessage // of the source, for a later process
@@ -69,22 +68,20 @@ type Gain struct {
 	Value, Previous *float64
 }
 
-// Config says what to observe.
 type Config struct {
-	// Open opens what the task's progress is read from.
+	// Open opens the source of the task's progress.
 	Open func() (progress.Source, error)
-	// CPU returns the CPU-seconds that the task has used. Without it nothing is known
-	// about growth; targets are looked for all the same.
+	// CPU returns the CPU-seconds used. Targets are checked even without.
 	CPU       func() (float64, error)
 	Estimator string             // growth.KindRobust or growth.KindPublished
 	Service   bool               // reports are response times
 	Targets   *target.Watcher    // nil: none
-	Work      remaining.Declared // what is known of the size of a training task
-	Every     time.Duration      // between two polls
+	Work      remaining.Declared // known size of a training task
+	Every     time.Duration      // polling interval
 	Resume    Resume
 }
 
-// Resume is what an earlier process knew about the task.
+// Resume is the state of an earlier process.
 type Resume struct {
 	Offset json.RawMessage
 	// Of the same run of the task only:
@@ -97,11 +94,10 @@ type Resume struct {
 }
 
 const (
-	// pollShare is the part of a core that polling one task may take: the wait after a
-	// poll is so many times as long as the poll was.
+	// pollShare is the part of a core that polling one task may use; it sets the wait
+	// after a slow poll.
 	pollShare = 0.05
-	// maxWait bounds that wait.
-	maxWait = 30 * time.Second
+	maxWait   = 30 * time.Second
 )
 
 // Observer follows one task.
@@ -109,7 +105,7 @@ type Observer struct {
 	cfg      Config
 	latest   atomic.Pointer[Measurement]
 	requests chan request
-	earlier  atomic.Pointer[remaining.Run] // told, and not taken over yet
+	earlier  atomic.Pointer[remaining.Run] // set, but not yet adopted
 	finish   chan struct{}
 	done     chan struct{}
 	stop     context.CancelFunc
@@ -124,14 +120,13 @@ type Observer struct {
 	cpu       float64 // CPU-seconds at the last poll; NaN if unknown
 	cpuAt     time.Time
 	evidence  struct {
-		reports int // of the estimator, which leaves repetitions out
+		reports int // of the estimator, without repetitions
 		cpu     float64
 	} // at the last epoch
-	backOff time.Time // no poll before
+	backOff time.Time // earliest next poll
 }
 
-// series is what an estimator follows: when the task begins to report another
-// metric, what is known of the old one says nothing about it.
+// series is what an estimator follows: another metric restarts it.
 type series struct {
 	metric string
 	goal   policy.Goal
@@ -142,7 +137,7 @@ type request struct {
 	done      chan struct{}
 }
 
-// Observe starts to follow a task until ctx is done or Finish is called.
+// Observe follows a task until ctx is done or Finish is called.
 func Observe(ctx context.Context, cfg Config) *Observer {
 	ctx, stop := context.WithCancel(ctx)
 	nan := math.NaN()
@@ -168,15 +163,15 @@ func Observe(ctx context.Context, cfg Config) *Observer {
 	return o
 }
 
-// Earlier tells what an earlier run of the task took. It does not block.
+// Earlier sets the cost of an earlier run. It does not block.
 func (o *Observer) Earlier(run remaining.Run) { o.earlier.Store(&run) }
 
 // Latest returns the newest measurement. It does not block.
 func (o *Observer) Latest() Measurement { return *o.latest.Load() }
 
-// Measure asks for a new estimate, which closes a measurement interval, and with
-// closeGain an interval of SpeCon as well. The channel is closed when it is there; an
-// Observer that is busy may take long. While a request is waiting, others join it.
+// Measure requests a new estimate, which closes a measurement interval and, with
+// closeGain, an interval of SpeCon. The channel is closed when done; a busy Observer
+// may take long. Requests are merged while one is pending.
 func (o *Observer) Measure(closeGain bool) <-chan struct{} {
 	r := request{closeGain, make(chan struct{})}
 	select {
@@ -187,8 +182,8 @@ func (o *Observer) Measure(closeGain bool) <-chan struct{} {
 	return r.done
 }
 
-// Finish polls once more, ends the Observer and returns its last measurement, or what is
-// known if ctx is done before.
+// Finish polls once more and ends the Observer. It returns the last measurement, or the
+// latest when ctx is done.
 func (o *Observer) Finish(ctx context.Context) Measurement {
 	close(o.finish)
 	select {
@@ -231,9 +226,8 @@ func (o *Observer) run(ctx context.Context) {
 	}
 }
 
-// publish hands the measurement over.
 func (o *Observer) publish() {
-	// What remains falls as CPU time is used, also without a report.
+	// The remaining work falls with CPU time even without a report.
 	if !o.cfg.Service {
 		if run := o.earlier.Swap(nil); run != nil {
 			o.work.Recall(*run)
@@ -244,7 +238,6 @@ func (o *Observer) publish() {
 	o.latest.Store(&m)
 }
 
-// curve is what is known of the metric to which the targets belong.
 func (o *Observer) curve() remaining.Curve {
 	c := remaining.Curve{Fit: o.now.Estimate.Fit, Plateau: o.now.Estimate.Plateau}
 	if w := o.cfg.Targets; w != nil && o.now.Paused == "" {
@@ -254,7 +247,6 @@ func (o *Observer) curve() remaining.Curve {
 	return c
 }
 
-// poll reads what the task has reported and what it has used since the last poll.
 func (o *Observer) poll(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
@@ -291,7 +283,6 @@ func (o *Observer) poll(ctx context.Context) {
 	o.now.Offset = o.source.Offset()
 }
 
-// failed notes how reading went.
 func (o *Observer) failed(err error) {
 	if o.now.Err = err; err != nil {
 		o.now.Failures++
@@ -299,7 +290,6 @@ func (o *Observer) failed(err error) {
 	}
 }
 
-// take hands reports to all who follow them.
 func (o *Observer) take(reports []progress.Report, before float64, beforeAt time.Time) {
 	if o.cfg.Service {
 		for _, r := range reports {
@@ -315,7 +305,7 @@ func (o *Observer) take(reports []progress.Report, before float64, beforeAt time
 	}
 	o.now.Work = o.work.State()
 	if w := o.cfg.Targets; w != nil {
-		// Every report counts, not every interval. A measurement keeps its list.
+		// Every report counts, not every interval. A Measurement's list is immutable.
 		reached := o.now.Reached
 		o.now.Reached = append(reached[:len(reached):len(reached)], w.Observe(reports)...)
 		o.now.Paused = w.Paused()
@@ -329,7 +319,7 @@ func (o *Observer) take(reports []progress.Report, before float64, beforeAt time
 	o.now.Curve = o.estimator.Curve()
 }
 
-// follow begins a new estimate once it is known which way the metric improves.
+// follow starts a new estimator once the metric's direction is known.
 func (o *Observer) follow() bool {
 	if o.now.Goal == "" {
 		return false
@@ -343,9 +333,9 @@ func (o *Observer) follow() bool {
 	return true
 }
 
-// estimate feeds a poll's reports to the estimator as one point: their mean, which is
-// also the least noisy reading. The cost of a report is known only as well as the poll
-// is fine. A value that is not finite is passed on by itself.
+// estimate feeds a poll's reports to the estimator as one point, their mean: the CPU
+// time of single reports is known only as finely as polls. Values that are not finite
+// are passed on singly.
 func (o *Observer) estimate(reports []progress.Report, before float64, beforeAt time.Time) {
 	var sum, step, lr float64
 	var finite int
@@ -365,7 +355,8 @@ func (o *Observer) estimate(reports []progress.Report, before float64, beforeAt 
 	if finite == 0 {
 		return
 	}
-	// The reports of a poll lie spread over it: their mean belongs to its middle.
+	// The reports are spread over the poll's interval: their mean belongs to its
+	// middle.
 	at, cpu := o.cpuAt, o.cpu
 	if finite > 1 && !beforeAt.IsZero() && before <= cpu {
 		at = beforeAt.Add(at.Sub(beforeAt) / 2)
@@ -374,7 +365,6 @@ func (o *Observer) estimate(reports []progress.Report, before float64, beforeAt 
 	o.estimator.Add(growth.Point{T: seconds(at), CPU: cpu, Value: sum / float64(finite), Step: step, LR: lr})
 }
 
-// measure closes a measurement interval.
 func (o *Observer) measure(closeGain bool) {
 	if closeGain {
 		o.now.Gain.Interval++
@@ -390,5 +380,4 @@ func (o *Observer) measure(closeGain bool) {
 	}
 }
 
-// seconds is a time as the estimators take it.
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }

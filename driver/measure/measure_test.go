@@ -23,7 +23,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// source hands out what the test has put there.
 type source struct {
 	mu      sync.Mutex
 	goal    string
@@ -58,7 +57,6 @@ func (s *source) SetOffset(data json.RawMessage) {
 	_ = json.Unmarshal(data, &s.taken)
 }
 
-// task is one whose progress and use the test says.
 type task struct {
 	*source
 	*Observer
@@ -80,7 +78,6 @@ func (k *task) used() (float64, error) {
 	return k.cpu, k.cpuErr
 }
 
-// set changes the task.
 func (k *task) set(f func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -99,7 +96,7 @@ func observe(t *testing.T, cfg Config) *task {
 	return k
 }
 
-// report lets a second pass in which the task uses a CPU and reports values.
+// report lets a second pass in which the task uses one core and reports values.
 func (k *task) report(values ...float64) Measurement {
 	k.set(func() {
 		for _, v := range values {
@@ -120,7 +117,6 @@ func (k *task) measure() Measurement {
 
 func in(t *testing.T, f func(t *testing.T)) { t.Helper(); synctest.Test(t, f) }
 
-// The epoch grows with a report and CPU time, and with nothing less.
 func TestObserver_epoch(t *testing.T) {
 	in(t, func(t *testing.T) {
 		k := observe(t, Config{})
@@ -143,7 +139,6 @@ func TestObserver_epoch(t *testing.T) {
 	})
 }
 
-// Reports of one poll are one point, at its middle.
 func TestObserver_growth(t *testing.T) {
 	in(t, func(t *testing.T) {
 		k := observe(t, Config{})
@@ -158,7 +153,6 @@ func TestObserver_growth(t *testing.T) {
 	})
 }
 
-// A measurement is a value: later ones do not change it.
 func TestObserver_immutable(t *testing.T) {
 	in(t, func(t *testing.T) {
 		low := 0.5
@@ -185,7 +179,6 @@ func TestObserver_service(t *testing.T) {
 	})
 }
 
-// A task that begins to report another metric is measured anew.
 func TestObserver_anotherMetric(t *testing.T) {
 	in(t, func(t *testing.T) {
 		k := observe(t, Config{})
@@ -203,7 +196,6 @@ func TestObserver_anotherMetric(t *testing.T) {
 	})
 }
 
-// A later process goes on where this one was.
 func TestObserver_resume(t *testing.T) {
 	in(t, func(t *testing.T) {
 		k := observe(t, Config{})
@@ -225,7 +217,7 @@ func TestObserver_resume(t *testing.T) {
 	})
 }
 
-// A source that cannot be opened is tried again, and a last look is taken at the end.
+// A failed open is retried, and there is a last poll at the end.
 func TestObserver_source(t *testing.T) {
 	in(t, func(t *testing.T) {
 		k := observe(t, Config{})
@@ -268,8 +260,8 @@ func TestObserver_gain(t *testing.T) {
 	})
 }
 
-// What remains of a training task is known from its steps and what is declared, falls as
-// CPU time is used, and is known to a later process at once.
+// A training task's remaining work follows from its steps and declared totals, falls
+// with CPU time, and is known to a later process at once.
 func TestObserver_remaining(t *testing.T) {
 	in(t, func(t *testing.T) {
 		work := remaining.Declared{Steps: 200}
@@ -286,8 +278,8 @@ func TestObserver_remaining(t *testing.T) {
 	})
 }
 
-// The way to the objective counts where the fitted curve gets there before the end. The
-// quality point is passed once the acceptable target is reached.
+// The way to the objective counts if the curve reaches it before the end. The quality
+// point is passed at the acceptable target.
 func TestObserver_remainingToTargets(t *testing.T) {
 	in(t, func(t *testing.T) {
 		acceptable, objective := 0.5, 0.1

@@ -13,13 +13,13 @@ type Field struct {
 	Doc      string // for people
 }
 
-// Block is one of Ebbtide's blocks.
+// Block is one of Ebbtide's blocks in a task's config.
 type Block struct {
 	Name   string
 	Fields []Field
 }
 
-// Schema lists the blocks, each of which may stand in a task's config once.
+// Schema lists the blocks, each of which may occur once.
 func Schema() []Block {
 	const text, number = "string", "number"
 	return []Block{
@@ -74,10 +74,10 @@ func Schema() []Block {
 	}
 }
 
-// Blocks are what a task's config holds for Ebbtide, decoded by Schema: from what Nomad sends
-// a plugin (codec), or from JSON.
+// Blocks is the part of a task's config for Ebbtide, decoded by Schema: from Nomad's
+// message (codec) or from JSON.
 type Blocks struct {
-	// The decorated drivers' own, which may tell how long the training is to be.
+	// The decorated driver's own, which may contain the training's length.
 	Command string   `codec:"command" json:"command"`
 	Args    []string `codec:"args" json:"args"`
 
@@ -86,7 +86,6 @@ type Blocks struct {
 	Checkpoint *Checkpoint `codec:"checkpoint" json:"checkpoint"`
 }
 
-// Progress is the block of that name.
 type Progress struct {
 	Preset      string              `codec:"preset" json:"preset"`
 	Metric      string              `codec:"metric" json:"metric"`
@@ -103,14 +102,12 @@ type Progress struct {
 	Scale       any                 `codec:"scale" json:"scale"`
 }
 
-// Target is the block of that name.
 type Target struct {
 	Signal     string `codec:"signal" json:"signal"`
 	StopSignal string `codec:"stop_signal" json:"stop_signal"`
 	Grace      string `codec:"grace" json:"grace"`
 }
 
-// Checkpoint is the block of that name.
 type Checkpoint struct {
 	Path    string `codec:"path" json:"path"`
 	Shared  bool   `codec:"shared" json:"shared"`

@@ -21,13 +21,13 @@ import (
 // Keys of a job's meta that Ebbtide reads. Nomad merges the meta of job, group and task; the
 // task's wins. All keys begin with Prefix.
 const (
-	Prefix     = "ebbtide_"
-	KeyGoal    = "ebbtide_goal"
-	KeyMetric  = "ebbtide_metric"
-	keyMigrate = optin.Migrate
-	KeyWaits   = "ebbtide_hold" // the shim's
-	keyAdopt   = "ebbtide_adopt"
-	keyOften   = optin.Cooldown // the shim's
+	Prefix           = "ebbtide_"
+	KeyGoal          = "ebbtide_goal"
+	KeyMetric        = "ebbtide_metric"
+	keyMigrate       = optin.Migrate
+	KeyPlacementHold = "ebbtide_hold" // the shim's
+	keyAdopt         = "ebbtide_adopt"
+	keyCooldown      = optin.Cooldown // the shim's
 	// The device plugin's.
 	keyGPU        = "ebbtide_gpu_"
 	KeyGPUMemory  = keyGPU + "memory"
@@ -55,12 +55,12 @@ func Meta() []MetaKey {
 	return []MetaKey{
 		{KeyAcceptable, "a number", "Value of the metric at which the model is usable."},
 		{keyAdopt, "an allocation's ID", "Set by a move that was sent home: the first allocation that starts with it on the node continues from that one's checkpoint. Stays until the job is registered again or moved."},
-		{keyOften, "duration, 0s to 8760h", "Least time between two moves, if longer than the shim's."},
+		{keyCooldown, "duration, 0s to 8760h", "Least time between two moves, if longer than the shim's."},
 		{KeyGoal, "`min`, `max`", "As `progress.goal`."},
 		{keyGPUGroup, "a name; default: the job", "Tasks of one group share its part of the GPU's memory."},
 		{keyGPUInput, "a number > 0", "Size of the input, in any unit: the need for GPU memory is learnt by it."},
 		{KeyGPUMemory, "MiB, 1 to what the card has", "Most GPU memory that the task wants."},
-		{KeyWaits, "`true`, `false`", "The job waits for the shim to place it, by a constraint of its own."},
+		{KeyPlacementHold, "`true`, `false`", "The job waits for the shim to place it, by a constraint of its own."},
 		{keyLimit, "`on`, `off`; default `on`", "`off`: never limited, not counted when CPU is divided; progress is shown."},
 		{KeyMetric, "a name", "As `progress.metric`."},
 		{keyMigrate, "`true` (all), `false`, or a list of " + "`" + strings.Join(optin.All(), "`, `") + "`", "Policies by which the shim may move the job. Needs a `checkpoint` block."},
@@ -94,7 +94,6 @@ func Key(name string) (key string, ours bool) {
 	return key, strings.HasPrefix(key, Prefix)
 }
 
-// readMeta reads one key.
 func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 	switch key {
 	case KeyGoal:
@@ -142,11 +141,11 @@ func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 			errs.Add("meta."+key, "%v", err)
 		}
 		o.Migrate = slices.Contains(policies, optin.SpeConMigrate)
-	case keyOften:
+	case keyCooldown:
 		if _, err := optin.ReadCooldown(value); err != nil {
 			errs.Add("meta."+key, "%v", err)
 		}
-	case KeyWaits:
+	case KeyPlacementHold:
 		if value != "true" && value != "false" {
 			errs.Add("meta."+key, `must be "true" or "false", got %q`, value)
 		}
@@ -191,7 +190,7 @@ const (
 	maxTotal = 1e12 // bounds ebbtide_total_steps and ebbtide_total_epochs
 )
 
-// seconds reads a time > 0: a number of seconds, or a duration with its unit.
+// seconds parses a time > 0: a number of seconds, or a duration with unit.
 func seconds(text string) (float64, error) {
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil {

@@ -37,19 +37,19 @@ type Task struct {
 	// the config.
 	Run history.Key `json:",omitzero"`
 	Act Actions
-	// Migrate says that the job may be moved to another node.
+	// Migrate allows moves to another node.
 	Migrate bool `json:",omitempty"`
-	// Adopt is the allocation whose checkpoint it goes on from; "" = its own.
+	// Adopt is the allocation whose checkpoint it resumes from; "" = its own.
 	Adopt string `json:",omitempty"`
 	// Identity is the file that tells the device plugin which task this is; "" = no seat.
 	Identity string `json:",omitempty"`
 	// GPU is the file in which the device plugin reports on the task; "" = no seat.
 	GPU string `json:",omitempty"`
-	// Checkpoint says how the task saves its state; nil = it cannot be moved.
+	// Checkpoint is how the task saves its state; nil = it cannot be moved.
 	Checkpoint *checkpoint.Config `json:",omitempty"`
 }
 
-// Actions are what the driver does when a target is reached.
+// Actions are the driver's actions at targets.
 type Actions struct {
 	Signal     string        // sent at the acceptable target; "" = none
 	StopSignal string        // sent at the objective; "" = the decorated driver's usual one
@@ -60,10 +60,10 @@ type Actions struct {
 // default kill_timeout, because a result would be lost.
 const defaultGrace = 30 * time.Second
 
-// Input is what a jobspec says of a task, with all variables replaced.
+// Input is a jobspec's settings for a task, with all variables replaced.
 type Input struct {
 	Blocks Blocks
-	// Meta has the keys that are ours (Key), those of job, group and task merged.
+	// Meta has Ebbtide's keys (Key), merged from job, group and task.
 	Meta map[string]string
 	// Env is the task's environment.
 	Env map[string]string
@@ -113,7 +113,6 @@ func merge(errs *fields.Errors, err error) {
 	}
 }
 
-// readProgress reads the progress block.
 func (o *Task) readProgress(p *Progress, errs *fields.Errors) {
 	o.Progress = progress.Config{
 		Preset: p.Preset, Metric: p.Metric, Pattern: p.Pattern, Goal: p.Goal,
@@ -161,7 +160,6 @@ func Number(value any) (float64, error) {
 	return 0, fmt.Errorf("must be a number, got %q", fmt.Sprint(value))
 }
 
-// readTarget reads the target block.
 func (o *Task) readTarget(blocks *Blocks, errs *fields.Errors) {
 	t := blocks.Target
 	if t == nil {
@@ -189,7 +187,6 @@ func (o *Task) readTarget(blocks *Blocks, errs *fields.Errors) {
 	}
 }
 
-// readCheckpoint reads the checkpoint block.
 func (o *Task) readCheckpoint(dirs checkpoint.Dirs, blocks *Blocks, errs *fields.Errors) {
 	b := blocks.Checkpoint
 	if b == nil {

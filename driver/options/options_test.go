@@ -12,8 +12,8 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Every field of the schema has one into which it is decoded, and none is left over. Nomad
-// decodes by one tag, the command line by the other.
+// Schema and Blocks have the same fields. Nomad decodes by one tag, the command line by
+// the other.
 func TestSchema(t *testing.T) {
 	blocks := reflect.TypeFor[Blocks]()
 	for _, b := range Schema() {
@@ -32,7 +32,6 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// tagged is the type of a struct's field that has a name in a tag.
 func tagged(t *testing.T, in reflect.Type, tag, name string) reflect.Type {
 	for i := range in.NumField() {
 		if in.Field(i).Tag.Get(tag) == name {
@@ -55,7 +54,6 @@ func TestKey(t *testing.T) {
 	must.False(t, ours)
 }
 
-// Errors name the field at fault, whichever check has found them.
 func TestRead_paths(t *testing.T) {
 	_, errs := Read(Input{
 		Blocks: Blocks{

@@ -10,50 +10,46 @@ import (
 	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
-// DefaultThreshold is the least relative change that is worth a write.
+// DefaultThreshold is the default relative change below which limits stay as they are.
 const DefaultThreshold = 0.10
 
-// early is how much of an interval must have passed to count as one. A control
-// loop that ticks once per interval would else skip every tick that comes a
+// minIntervalFraction is the part of an interval that counts as a whole one; without it
+// a control loop that ticks once per interval would skip every tick that is a
 // millisecond early.
-const early = 0.9
+const minIntervalFraction = 0.9
 
-// Damper keeps limits from fluttering: a change must be by Threshold or more,
-// relative to what is in force, and comes at most once per Interval per task.
-// Immediate are: the first limits of a task, all limits when a task joined or
-// left, and releases (a task gets back what Nomad set).
+// Damper keeps limits from fluttering: a task's limits change at most once per Interval
+// and only by Threshold or more, relative to those in force. First limits, changes of
+// the set of tasks and releases (back to Nomad's limits) apply at once.
 //
-// Shares move together or not at all, because their sum is what is conserved;
-// quotas move one by one. The Damper is pure: it knows the time only as an
-// argument. It is not safe for concurrent use.
+// Shares move together or not at all, because their sum is conserved; quotas move one
+// by one. Damper reads no clock. It is not safe for concurrent use.
 type Damper struct {
-	// Threshold is the least relative change; not positive means any.
+	// Threshold is the minimum relative change; ≤ 0 lets any change through.
 	Threshold float64
-	// Interval is the least time between two changes of a task.
+	// Interval is the minimum time between two changes of a task's limits.
 	Interval time.Duration
-	// Immediate lets every change through: the policy has said for how long its limits may
-	// be in force, and reckons with that.
+	// Immediate disables Threshold and Interval, for policies that set the duration of
+	// their limits themselves.
 	Immediate bool
 
-	shared  time.Time // of the last change of shares
+	shared  time.Time // last change of shares
 	entries map[string]*entry
 }
 
 type entry struct {
 	limits limits.Limits
-	quota  time.Time // of the last change of the quota
+	quota  time.Time // last change of the quota
 	seen   bool
 }
 
-// NewDamper is a Damper with DefaultThreshold.
 func NewDamper(interval time.Duration) *Damper {
 	return &Damper{Threshold: DefaultThreshold, Interval: interval}
 }
 
-// Next takes what Limits wants for reqs (plan[i] for reqs[i]) and returns, in the
-// same order, what should be in force: the new limits or the ones before. What
-// it returns it takes for applied; a write that fails is the caller's to retry
-// (the next call returns the same limits again). IDs must be unique.
+// Next takes the planned limits (plan[i] for reqs[i]) and returns, in the same order,
+// those to enforce. It assumes that they are applied: after a failed write the next
+// call returns the same limits again. IDs must be unique.
 func (d *Damper) Next(now time.Time, reqs []Request, plan []limits.Limits) []limits.Limits {
 	if d.entries == nil {
 		d.entries = make(map[string]*entry, len(reqs))
@@ -61,7 +57,7 @@ func (d *Damper) Next(now time.Time, reqs []Request, plan []limits.Limits) []lim
 	for _, e := range d.entries {
 		e.seen = false
 	}
-	changed := false // membership
+	changed := false // set of tasks
 	for _, r := range reqs {
 		e, known := d.entries[r.ID]
 		if !known {
@@ -89,7 +85,7 @@ func (d *Damper) Next(now time.Time, reqs []Request, plan []limits.Limits) []lim
 		}
 		have := e.limits.QuotaCores
 		release := want.QuotaCores == r.base().QuotaCores
-		due := d.Immediate || d.due(now, e.quota) && d.matters(have, want.QuotaCores)
+		due := d.Immediate || d.due(now, e.quota) && d.significant(have, want.QuotaCores)
 		if have != want.QuotaCores && (changed || release || due) {
 			e.limits.QuotaCores = want.QuotaCores
 			e.quota = now
@@ -102,29 +98,29 @@ func (d *Damper) Next(now time.Time, reqs []Request, plan []limits.Limits) []lim
 	return out
 }
 
-// moveShares says whether the shares of a set that has not changed may move now.
+// moveShares reports whether shares may move now while the set of tasks is the same.
 func (d *Damper) moveShares(now time.Time, reqs []Request, plan []limits.Limits) bool {
-	release, matters := true, false
+	release, moves := true, false
 	for i, r := range reqs {
 		have, want := d.entries[r.ID].limits.Shares, plan[i].Shares
 		release = release && want == r.base().Shares
-		matters = matters || d.matters(float64(have), float64(want))
+		moves = moves || d.significant(float64(have), float64(want))
 	}
-	return release || matters && d.due(now, d.shared)
+	return release || moves && d.due(now, d.shared)
 }
 
-// matters says whether the step from have to want is large enough. Zero is "no
-// quota": to and from it every step is.
-func (d *Damper) matters(have, want float64) bool {
+// significant reports whether the change reaches Threshold. Zero is "no quota", so
+// every change from or to it does.
+func (d *Damper) significant(have, want float64) bool {
 	if have == want {
 		return false
 	}
 	return have <= 0 || want <= 0 || math.Abs(want-have) >= d.Threshold*have
 }
 
-// due says whether an interval has passed. A clock that went back does not
-// hold anything up.
+// due reports whether an interval has passed since last; true also when the clock went
+// back.
 func (d *Damper) due(now, last time.Time) bool {
 	gone := now.Sub(last)
-	return gone < 0 || float64(gone) >= early*float64(d.Interval)
+	return gone < 0 || float64(gone) >= minIntervalFraction*float64(d.Interval)
 }

@@ -1,12 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package plan turns what a policy decided, shares of the pool, into what the kernel
-// is to enforce: weights or quotas (Limits), held steady against flutter (Damper). It
-// also knows how large the pool is (Pool). It is arithmetic: no clock, no files.
+// Package plan turns a policy's shares of the pool into the limits for the kernel:
+// weights or quotas (Limits), damped (Damper), and computes the pool's size (Pool). It
+// is pure arithmetic: no clock, no files.
 //
-// What Nomad gave a task is its entitlement. Everything here fails towards it: a task
-// about which nothing is known, and a request that makes no sense, keep it.
+// A task's entitlement is what Nomad gave it. Tasks without progress data and invalid
+// requests keep theirs.
 package plan
 
 import (
@@ -19,33 +19,32 @@ import (
 	"github.com/ebbtide/ebbtide/internal/waterfill"
 )
 
-// Mode is how a share of the pool is enforced.
+// Mode selects how shares of the pool are enforced.
 type Mode string
 
 const (
 	// ModeWeight is work-conserving: weights decide only while CPU is short.
 	ModeWeight Mode = "weight"
-	// ModeQuota is a hard upper bound, as the FlowCon papers had it.
+	// ModeQuota is a hard upper bound, as in the FlowCon papers.
 	ModeQuota Mode = "quota"
-	// ModeNone gives every task back what Nomad set.
+	// ModeNone restores Nomad's limits.
 	ModeNone Mode = "none"
 )
 
-// Request is what a policy decided for one task.
+// Request is a policy's decision for one task.
 type Request struct {
-	// ID names the task; the Damper remembers by it.
+	// ID identifies the task to Damper.
 	ID string
-	// Limit is the upper bound in (0, 1]; 1 means no limit, and what is not positive
-	// that nothing was decided.
+	// Limit is the upper bound in (0, 1]; 1 means no limit, ≤ 0 or NaN no decision.
 	Limit policy.Share
-	// Unknown says that the task keeps its entitlement, and has no quota of ours.
+	// Unknown tasks keep their entitlement and get no quota from Ebbtide.
 	Unknown bool
-	// Base is what Nomad set, the entitlement. Shares of 0 mean the kernel's default;
-	// the quota (Docker's cpu_hard_limit) is never exceeded.
+	// Base is the entitlement, the limits set by Nomad. Shares of 0 mean the kernel's
+	// default; the quota (Docker's cpu_hard_limit) is never exceeded.
 	Base limits.Limits
 }
 
-// base is what the task had from Nomad, and has again when it is released.
+// base is Base, sanitised.
 func (r Request) base() limits.Limits {
 	b := limits.Limits{Shares: limits.ClampShares(r.Base.Shares), QuotaCores: r.Base.QuotaCores}
 	if !(b.QuotaCores > 0) || math.IsInf(b.QuotaCores, 1) {
@@ -54,32 +53,28 @@ func (r Request) base() limits.Limits {
 	return b
 }
 
-// bound says whether a limit is to be enforced.
 func (r Request) bound() bool { return !r.Unknown && r.Limit > 0 && r.Limit < 1 }
 
-// Defaults of Options.
 const (
 	DefaultFloor         = 0.5
 	DefaultQuotaMinCores = 1.0
-	// LeastQuotaCores is 10 ms in each period of 100 ms: below it a task
-	// stands still for most of a second at a time.
-	LeastQuotaCores = 0.1
+	// HardMinQuotaCores is 10 ms in each period of 100 ms; below it a task stands still
+	// for most of a second at a time.
+	HardMinQuotaCores = 0.1
 )
 
 // Options tune Limits. The zero value means the defaults.
 type Options struct {
-	// Floor is the part of its entitlement that no task falls below, in (0, 1];
-	// default DefaultFloor, which is FlowCon's floor 1/(β·n) with β = 2 and the most
-	// that is used: with a floor of 1 nothing could be decided. It is needed because
-	// published limits are upper bounds that may sum to n: divided in proportion
-	// without it, one converged task among 99 that are free would be left with 1/200
-	// of its fair share.
+	// Floor is the part of its entitlement that every task keeps, in (0, DefaultFloor];
+	// DefaultFloor is FlowCon's floor 1/(β·n) with β = 2. Published limits are upper
+	// bounds that may sum to n: without a floor, dividing in proportion would leave one
+	// converged task among 99 unlimited ones 1/200 of its fair share.
 	Floor float64
-	// QuotaMinCores is the least quota where the pool allows it; default
-	// DefaultQuotaMinCores. Throughput of a program with more threads than quota
-	// collapses below one CPU's worth.
+	// QuotaMinCores is the minimum quota where the pool allows it; default
+	// DefaultQuotaMinCores. Programs with more threads than cores collapse below one
+	// core.
 	QuotaMinCores float64
-	// Conversion is how shares reach the kernel on this node (Cgroup.Conversion).
+	// Conversion is the node's conversion of shares (Cgroup.Conversion).
 	Conversion limits.Conversion
 }
 
@@ -97,8 +92,7 @@ func (o Options) quotaMin() float64 {
 	return o.QuotaMinCores
 }
 
-// Entitlements are what Nomad gave the tasks, as the kernel divides CPU by it: the
-// weights of their base shares.
+// Entitlements are the weights of the tasks' base shares.
 func Entitlements(reqs []Request, conv limits.Conversion) []float64 {
 	out := make([]float64, len(reqs))
 	for i, r := range reqs {
@@ -109,20 +103,18 @@ func Entitlements(reqs []Request, conv limits.Conversion) []float64 {
 
 // Limits turns decisions into limits, in the order of reqs.
 //
-// ModeWeight: when nobody is bound, every task's base shares are restored. Otherwise
-// the tasks divide the sum of their base weights, so that others on the node are
-// neither squeezed nor fed. An unknown task keeps its own weight; the rest is divided in
-// proportion to Limit, or for a task without a limit to n times its part of the
-// entitlements (1 with equal ones, as L = 1 is). Each weight is at least Floor times the
-// entitlement, or its own proportion if lower. The quota stays Nomad's.
+// ModeWeight: without any bound task the base shares are restored. Otherwise the tasks
+// divide the sum of their base weights, so that other cgroups on the node neither gain
+// nor lose. An unknown task keeps its weight; the rest is divided in proportion to
+// Limit, or for an unlimited task to n times its part of the entitlements (1 if they
+// are equal, which is L = 1). Each weight is at least Floor times the entitlement, or
+// its own proportion if lower. Quotas stay Nomad's.
 //
-// ModeQuota: a task without a limit has the quota Nomad gave it, mostly none. The
-// others have Limit × pool, but at least QuotaMinCores where Floor times their part of
-// the pool is that much, else that part, and never less than LeastQuotaCores. Shares
-// stay Nomad's.
+// ModeQuota: an unlimited task keeps Nomad's quota, usually none. The others get Limit
+// × pool, but at least the lesser of QuotaMinCores and Floor times their part of the
+// pool, and never less than HardMinQuotaCores. Shares stay Nomad's.
 //
-// A pool that is not positive releases everybody in ModeQuota, and so does any other
-// mode than these two.
+// A pool ≤ 0 releases every task in ModeQuota, and so does any other mode.
 func Limits(mode Mode, pool policy.Cores, reqs []Request, opts Options) []limits.Limits {
 	out := make([]limits.Limits, len(reqs))
 	for i, r := range reqs {
@@ -153,9 +145,8 @@ func planQuota(pool float64, reqs []Request, opts Options, out []limits.Limits) 
 		if !r.bound() {
 			continue
 		}
-		// min(a, b) is the contract "QuotaMinCores where the pool allows it" made
-		// continuous: on the border both are equal.
-		least := max(min(opts.quotaMin(), pool*opts.floor()*entitled[i]/total), LeastQuotaCores)
+		// min keeps "QuotaMinCores where the pool allows it" continuous.
+		least := max(min(opts.quotaMin(), pool*opts.floor()*entitled[i]/total), HardMinQuotaCores)
 		quota := max(float64(r.Limit)*pool, least)
 		if base := out[i].QuotaCores; base > 0 {
 			quota = min(quota, base)
@@ -164,8 +155,8 @@ func planQuota(pool float64, reqs []Request, opts Options, out []limits.Limits) 
 	}
 }
 
-// planWeight divides the sum of the base weights. It works in the kernel's own
-// unit (see limits.Conversion) and goes back to shares at the end.
+// planWeight divides the sum of the base weights, in the kernel's unit (see
+// limits.Conversion), and converts the result back to shares.
 func planWeight(reqs []Request, opts Options, out []limits.Limits) {
 	conv := opts.Conversion
 	lo, hi := conv.Bounds()
@@ -187,11 +178,10 @@ func planWeight(reqs []Request, opts Options, out []limits.Limits) {
 			parts[i] = waterfill.Claim{Weight: float64(len(reqs)) * e / total, Min: max(opts.floor()*e, float64(lo)), Max: float64(hi)}
 		}
 	}
-	inverse := make(map[uint64]uint64) // many tasks, few weights
+	inverse := make(map[uint64]uint64) // cache: many tasks, few weights
 	for i, w := range apportion(waterfill.Divide(total, parts), uint64(total), lo, hi) {
 		if w == uint64(entitled[i]) {
-			// A weight that did not change keeps Nomad's own number of shares,
-			// which may be one of several that have this weight.
+			// Several numbers of shares may have this weight: keep Nomad's.
 			continue
 		}
 		shares, ok := inverse[w]
@@ -203,8 +193,8 @@ func planWeight(reqs []Request, opts Options, out []limits.Limits) {
 	}
 }
 
-// apportion rounds xs to integers within [lo, hi] whose sum is total, by
-// largest remainder (ties: the earlier one), so that rounding favours nobody.
+// apportion rounds xs to integers within [lo, hi] that sum to total, by largest
+// remainder (on ties the earlier one).
 func apportion(xs []float64, total, lo, hi uint64) []uint64 {
 	out := make([]uint64, len(xs))
 	order := make([]int, len(xs))
@@ -230,7 +220,7 @@ func apportion(xs []float64, total, lo, hi uint64) []uint64 {
 			break
 		}
 	}
-	// Too much happens only where the floor lo lifted somebody.
+	// The sum exceeds total only where lo raised a weight.
 	for sum > total {
 		moved := false
 		for k := len(order) - 1; k >= 0; k-- {
@@ -247,10 +237,10 @@ func apportion(xs []float64, total, lo, hi uint64) []uint64 {
 	return out
 }
 
-// IOWeights turns limits into weights for block I/O, in the same order. The tasks
-// divide limits.DefaultIOWeight a task, as much as they have under plain Nomad, in
-// proportion to their limits; an unknown task keeps that. Each weight is at least half
-// of it, or its own proportion if lower.
+// IOWeights turns limits into block I/O weights, in the same order. The tasks divide
+// limits.DefaultIOWeight each, their total under plain Nomad, in proportion to their
+// limits; an unknown task keeps its own. Each weight is at least half of that, or its
+// own proportion if lower.
 func IOWeights(reqs []Request) []uint64 {
 	const fair, lo, hi = float64(limits.DefaultIOWeight), float64(limits.MinIOWeight), float64(limits.MaxIOWeight)
 	total := limits.DefaultIOWeight * uint64(len(reqs))

@@ -32,7 +32,8 @@ func TestLimits_weight(t *testing.T) {
 		{"the others on the node see the same sum", []Request{{Limit: 0.75, Base: limits.Limits{Shares: 100}}, {Limit: 0.25, Base: limits.Limits{Shares: 1900}}}, Options{}, []uint64{1500, 500}},
 		{"floor 1/(2n): the vector of algorithms §2", []Request{{Limit: 0.6, Base: limits.Limits{Shares: 1000}}, {Limit: 0.4, Base: limits.Limits{Shares: 1000}}, {Limit: 1. / 6, Base: limits.Limits{Shares: 1000}}}, Options{}, []uint64{1500, 1000, 500}},
 		{"unknown keeps its entitlement", []Request{{Limit: 0.9, Base: limits.Limits{Shares: 800}}, {Limit: 0.3, Base: limits.Limits{Shares: 800}}, {Unknown: true, Limit: 1, Base: limits.Limits{Shares: 500}}, {Limit: 0.3, Base: limits.Limits{Shares: 300}}}, Options{Floor: 0.1}, []uint64{1140, 380, 500, 380}},
-		// The case that was seen: 1438 shares were "fair" to a task to which Nomad had given 8000.
+		// Seen in practice: 1438 shares were "fair" to a task to which Nomad had given
+		// 8000.
 		{"unknown beside small ones", []Request{{Unknown: true, Base: limits.Limits{Shares: 8000}}, {Limit: 0.5, Base: limits.Limits{Shares: 500}}, {Limit: 0.1, Base: limits.Limits{Shares: 500}}}, Options{}, []uint64{8000, 750, 250}},
 		{"no limit beside one: the entitlement counts", []Request{{Limit: 1, Base: limits.Limits{Shares: 8000}}, {Limit: 1, Base: limits.Limits{Shares: 1000}}, {Limit: 0.05, Base: limits.Limits{Shares: 1000}}}, Options{}, []uint64{8444, 1056, 500}},
 		{"NaN and nonsense count as unmeasured", []Request{{Limit: policy.Share(math.NaN()), Base: limits.Limits{Shares: 300}}, {Limit: -1, Base: limits.Limits{Shares: 300}}, {Limit: 0.5, Base: limits.Limits{Shares: 300}}}, Options{}, []uint64{300, 300, 300}},
@@ -53,7 +54,7 @@ func TestLimits_weight(t *testing.T) {
 	}
 }
 
-// The kernel gets the ratio that the policy wants, not the runtime's curve.
+// The kernel gets the policy's ratio, not the runtime's curve.
 func TestLimits_weightRatioV2(t *testing.T) {
 	for _, conv := range []limits.Conversion{limits.Identity, limits.Quadratic, limits.Linear} {
 		got := Limits(ModeWeight, 4, []Request{{Limit: 0.8, Base: limits.Limits{Shares: 2000}}, {Limit: 0.2, Base: limits.Limits{Shares: 2000}}}, Options{Floor: 0.1, Conversion: conv})
@@ -141,7 +142,7 @@ func TestLimits_weightProperties(t *testing.T) {
 			after += w(got[i])
 			released = released && (r.Unknown || r.Limit >= 1)
 		}
-		must.Eq(t, before, after) // conserved, to the unit
+		must.Eq(t, before, after)
 		floor := opts.floor()
 		_, hi := opts.Conversion.Bounds()
 		for i, r := range reqs {
@@ -151,13 +152,13 @@ func TestLimits_weightProperties(t *testing.T) {
 				must.Eq(t, r.base(), got[i])
 				continue
 			}
-			// Rounding moves a task by one unit, the lift to the least weight by two.
+			// Rounding moves a task by one unit, raising another to the minimum weight
+			// by two.
 			if r.Unknown {
 				must.InDelta(t, w(r.base()), w(got[i]), 2)
 			} else {
 				must.GreaterEq(t, min(float64(r.Limit)*before, floor*w(r.base()))-2, w(got[i]))
 			}
-			// Of two bound tasks with one entitlement the one that is allowed more gets no less.
 			for j := range min(i, 50) {
 				if r.bound() && reqs[j].bound() && r.base().Shares == reqs[j].base().Shares && r.Limit >= reqs[j].Limit {
 					must.GreaterEq(t, w(got[j])-2, w(got[i]))
@@ -165,7 +166,7 @@ func TestLimits_weightProperties(t *testing.T) {
 			}
 			must.LessEq(t, float64(hi), w(got[i]))
 		}
-		must.Eq(t, got, Limits(ModeWeight, 4, reqs, opts)) // the same again
+		must.Eq(t, got, Limits(ModeWeight, 4, reqs, opts))
 	})
 }
 
@@ -230,7 +231,7 @@ func TestPool(t *testing.T) {
 		in   PoolInput
 		says string
 	}{
-		{PoolInput{NodeCores: 8, Configured: -1}, "pool_cores: must be between 0 (worked out) and 8 (the node's CPUs), got -1"},
+		{PoolInput{NodeCores: 8, Configured: -1}, "pool_cores: must be between 0 (automatic) and 8 (the node's CPUs), got -1"},
 		{PoolInput{NodeCores: 8, Configured: 8.5}, "got 8.5"},
 		{PoolInput{NodeCores: 8, Configured: math.NaN()}, "pool_cores: must be"},
 		{PoolInput{NodeCores: 8, Configured: math.Inf(1)}, "pool_cores: must be"},
@@ -244,7 +245,7 @@ func TestPool(t *testing.T) {
 		_, err := Pool(tc.in)
 		must.ErrorContains(t, err, tc.says)
 	}
-	_, err := Pool(PoolInput{NodeCores: 8, Configured: -1, UsableCores: 9}) // all at once
+	_, err := Pool(PoolInput{NodeCores: 8, Configured: -1, UsableCores: 9})
 	must.ErrorContains(t, err, "pool_cores")
 	must.ErrorContains(t, err, "usable cores")
 
@@ -332,14 +333,12 @@ func TestIOWeights_properties(t *testing.T) {
 			sum += w
 			must.Between(t, limits.MinIOWeight, w, limits.MaxIOWeight)
 			for k := range in {
-				// Never the other way round, but for rounding.
 				if in[i] > 0 && in[k] > 0 && min(in[i], 1) > min(in[k], 1) && w+1 < out[k] {
 					t.Fatalf("%v: %v", in, out)
 				}
 			}
 		}
-		// As much as they have together under plain Nomad, unless the least that a
-		// kernel takes makes it more.
+		// At most the total under plain Nomad, unless the kernel's minimum raises it.
 		must.GreaterEq(t, 100*uint64(len(in)), sum)
 		if !slices.Contains(out, limits.MinIOWeight) {
 			must.Eq(t, 100*uint64(len(in)), sum)

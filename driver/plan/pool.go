@@ -12,36 +12,35 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// ErrEmptyPool means that reserves have taken every CPU: there is nothing to divide.
+// ErrEmptyPool means that Nomad's reserves hold every CPU.
 var ErrEmptyPool = errors.New("the pool is empty")
 
-// PoolInput is what the size of the pool depends on.
+// PoolInput is the input of Pool.
 type PoolInput struct {
-	// Configured is the operator's pool_cores; 0 means work it out.
+	// Configured is the operator's pool_cores; 0 means automatic.
 	Configured float64
 	// NodeCores is the number of logical CPUs of the node.
 	NodeCores int
-	// UsableCores is how many of them Nomad may use: all, less reserved.cores
-	// or what lies outside reservable_cores. 0 means all.
+	// UsableCores is the number of them that Nomad may use: all, less reserved.cores or
+	// those outside reservable_cores. 0 means all.
 	UsableCores int
 	// ReservedMHz is Nomad's reserved.cpu, in MHz.
 	ReservedMHz float64
-	// CoreMHz is the mean speed of the usable CPUs as Nomad counts it, in
-	// MHz; needed only to turn ReservedMHz into cores.
+	// CoreMHz is the mean speed of the usable CPUs as Nomad counts it, in MHz; it
+	// converts ReservedMHz to cores.
 	CoreMHz float64
-	// ContainerCores is the CPU quota over Nomad itself (it runs in a
-	// container, or in a systemd unit with CPUQuota), in cores; 0 means none.
+	// ContainerCores is the CPU quota of Nomad itself (in a container or a systemd unit
+	// with CPUQuota), in cores; 0 means none.
 	ContainerCores float64
 }
 
-// Pool is the CPU the elastic tasks of a node share, in cores: Configured when
-// it is set, else the usable CPUs less Nomad's reserve, and no more than the quota over
-// Nomad itself. What tasks with `cores` of their own hold comes off as they arrive.
+// Pool is the CPU that the node's elastic tasks share, in cores: Configured if set,
+// else the usable CPUs less Nomad's reserve, at most Nomad's own quota. The caller
+// subtracts tasks with `cores` of their own.
 //
-// Reserves are counted in cores by the speed of a core: Nomad's own
-// PercentTicks divides by the usable compute but multiplies by all CPUs, and
-// is not used here. Every wrong field is reported, by name, with what is
-// allowed. ErrEmptyPool when nothing is left.
+// Nomad's PercentTicks divides by the usable compute but multiplies by all CPUs, so it
+// is not used. All invalid fields are reported at once. ErrEmptyPool if nothing is
+// left.
 func Pool(in PoolInput) (policy.Cores, error) {
 	var errs []error
 	bad := func(field, allowed string, got any) {
@@ -51,7 +50,7 @@ func Pool(in PoolInput) (policy.Cores, error) {
 		bad("node cores", "≥ 1", in.NodeCores)
 	}
 	if !(in.Configured >= 0 && in.Configured <= float64(max(in.NodeCores, 0))) {
-		bad("pool_cores", fmt.Sprintf("between 0 (worked out) and %d (the node's CPUs)", in.NodeCores), in.Configured)
+		bad("pool_cores", fmt.Sprintf("between 0 (automatic) and %d (the node's CPUs)", in.NodeCores), in.Configured)
 	}
 	if in.UsableCores < 0 || in.UsableCores > in.NodeCores {
 		bad("usable cores", fmt.Sprintf("between 0 (all) and %d (the node's CPUs)", in.NodeCores), in.UsableCores)
@@ -90,9 +89,9 @@ func Pool(in PoolInput) (policy.Cores, error) {
 	return policy.Cores(cores), nil
 }
 
-// NomadShares are the shares that Nomad's drivers give a task with this many
-// MHz of `cpu` on a node with totalMHz in all: the MHz themselves, or on nodes
-// that have more MHz than there are shares, scaled to fit.
+// NomadShares are the shares that Nomad's drivers give a task with this many MHz of
+// `cpu` on a node with totalMHz: the MHz themselves, scaled down on nodes with more MHz
+// than the range of shares.
 func NomadShares(cpuMHz, totalMHz int64) uint64 {
 	if cpuMHz < int64(limits.MinShares) {
 		return limits.MinShares

@@ -14,14 +14,13 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// example is a snapshot as people write one: in JSON it has no field that is zero and
-// need not be given.
+// example is a snapshot as written by hand: its JSON omits optional zero fields.
 type example struct {
 	Snapshot
 	needs []string
 }
 
-// MarshalJSON writes the fields in their order.
+// MarshalJSON keeps the order of the fields.
 func (e example) MarshalJSON() ([]byte, error) {
 	var out bytes.Buffer
 	err := e.write(&out, reflect.ValueOf(e.Snapshot), "")

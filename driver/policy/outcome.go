@@ -5,68 +5,67 @@ package policy
 
 import "encoding/json"
 
-// Outcome is what a policy decides on a snapshot.
+// Outcome is a policy's decision on a snapshot.
 type Outcome struct {
-	// Tasks has one decision for each task of the snapshot, in its order. Those that have
-	// ended are left out by policies without ghosts.
+	// Tasks has one decision per task of the snapshot, in its order; policies without
+	// Ghosts omit ended tasks.
 	Tasks []Decision `json:"tasks"`
-	// Alpha is FlowCon's threshold, in the unit of G; −1 means that categories were not
-	// changed, and nil that the policy has none.
+	// Alpha is FlowCon's threshold, in the unit of G; −1 means that categories were
+	// kept, nil that the policy has none.
 	Alpha *float64 `json:"alpha,omitempty"`
-	// State is for the next run's snapshot.
+	// State is passed to the next run's snapshot.
 	State json.RawMessage `json:"state,omitempty"`
-	// IntervalS is the time until the next run, in seconds; 0 leaves it as it is.
+	// IntervalS is the time until the next run, in seconds; 0 keeps the interval.
 	IntervalS float64 `json:"interval_s,omitempty"`
-	// Floor is the part of its fair share that no task's limit may fall below when it
-	// is enforced, in (0, 1]; 0 leaves it to the planner.
+	// Floor is the minimum part of its fair share, in (0, 1], that enforcement leaves
+	// every task; 0 means the planner's default.
 	Floor float64 `json:"floor,omitempty"`
-	// SlackCPUS is what may be spent on an order of preference before a task would end
-	// later than under fair sharing; nil if the policy has no such guarantee.
+	// SlackCPUS is the CPU time available for preferred orders before some task would
+	// end later than under fair sharing; nil without such a guarantee.
 	SlackCPUS *CPUSeconds `json:"slack_cpu_s,omitempty"`
 }
 
-// Decision is what a policy decides for one task.
 type Decision struct {
-	// ID is the task's, as the snapshot gave it.
 	ID string `json:"id"`
-	// Kind is Service for a service, if the policy tells them apart.
+	// Kind is Service for a service, in policies that have services.
 	Kind Kind `json:"kind,omitempty"`
-	// Category is that of a training task from now on, if the policy has categories.
+	// Category is a training task's new category, in policies that have categories.
 	Category Category `json:"category,omitempty"`
-	// State is what a training task has reached by now, if the policy has targets.
+	// State is the target that a training task has reached, in policies that have
+	// targets.
 	State TargetState `json:"state,omitempty"`
-	// Class says how a service is doing; "" if it was not measured.
+	// Class compares a service with its objective; "" if unmeasured.
 	Class Class `json:"class,omitempty"`
-	// Limit is the upper bound of the task's CPU, in (0, 1]; 1 and nil mean no limit.
-	// The limits of a node may sum to more than 1.
+	// Limit is the upper bound of the task's CPU, in (0, 1]; 1 and nil mean no limit. A
+	// node's limits may sum to more than 1.
 	Limit *Share `json:"limit"`
-	// Stop says that the task has succeeded and is to be stopped gracefully.
+	// Stop requests a graceful stop of a task that has succeeded.
 	Stop bool `json:"stop"`
-	// Unknown says that the policy knows too little of the task to limit it: it has its
-	// fair share, whatever Limit says.
+	// Unknown means that the policy knows too little to limit the task: it gets its
+	// fair share, whatever Limit is.
 	Unknown bool `json:"unknown,omitempty"`
-	// Fair compares the task with its twin under fair sharing, if the policy has one.
+	// Fair compares the task with its twin, in policies that have twins.
 	*Fair
-	// Rule is the stable name of the rule that fired, such as "flowcon.alg1.nl".
+	// Rule is the stable name of the rule applied, such as "flowcon.alg1.nl".
 	Rule string `json:"rule"`
-	// Why is a sentence for people that says how it came about.
+	// Why explains the decision in a sentence.
 	Why string `json:"why"`
 }
 
 // Fair compares a task with its twin, which runs under fair sharing.
 type Fair struct {
-	// FairFinishS is when the twin will end, in seconds since the Unix epoch, if no task
-	// joins; nil when it has ended or that is not known.
+	// FairFinishS is the twin's expected end if no task joins, in seconds since the
+	// Unix epoch; nil if it has ended or is unknown.
 	FairFinishS *float64 `json:"fair_finish_s"`
-	// FinishS is when the task will end; nil likewise.
+	// FinishS is the task's expected end; nil likewise.
 	FinishS *float64 `json:"finish_s"`
-	// Late says that the twin has ended and the task has not.
+	// Late means that the twin has ended before the task.
 	Late bool `json:"late"`
-	// FairRateCores is what FairCPUS grows by in a second until the next decision.
+	// FairRateCores is the growth of FairCPUS per second until the next decision.
 	FairRateCores Cores `json:"fair_rate_cores"`
 }
 
-// Bound returns the limit, or 1 where there is none.
+// Bound returns the limit, 1 for none.
 func (d Decision) Bound() Share {
 	if d.Limit == nil {
 		return 1

@@ -1,15 +1,14 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package policy is the contract between what is measured on a node and what is
-// decided for it. A policy is a pure function from a Snapshot to an Outcome: no
-// clock, no I/O, no state of its own. So the same code runs on a node, in
-// `ebbtide decide` and in a simulator, and the same snapshot gives the same bytes.
+// Package policy is the contract between measurement and decision. A policy is a pure
+// function from a Snapshot to an Outcome: no clock, no I/O, no state of its own. The
+// same code runs on a node, in `ebbtide decide` and in the simulator, and equal
+// snapshots give equal outcomes.
 //
-// Each policy is one folder below this one and one entry in package policies. The
-// folder holds the policy's parameters with defaults and validation, the agent
-// options that set them, what it asks of a snapshot, its decision, an example, and
-// the table of its departures from the paper: see Definition.
+// Each policy is a folder below this one, registered in package policies, with its
+// parameters, agent options, checks, example and departures from the paper: see
+// Definition.
 package policy
 
 import (
@@ -23,14 +22,13 @@ import (
 	"github.com/ebbtide/ebbtide/internal/strictjson"
 )
 
-// Kinds of agent options: HCL's types.
 const (
 	KindString = "string"
 	KindNumber = "number"
 	KindBool   = "bool"
 )
 
-// Option is an option of the plugin's block in an agent's configuration.
+// Option is an option of the plugin's block in the agent's configuration.
 type Option struct {
 	Name    string
 	Kind    string // KindString, KindNumber or KindBool
@@ -40,8 +38,8 @@ type Option struct {
 	Param   string // for a policy's option: the parameter that it sets, by its path
 }
 
-// Under returns the options with the parameter of each below path, for a policy that
-// is composed of others.
+// Under returns the options with their parameters moved below path, for policies
+// composed of others.
 func Under(path string, options []Option) []Option {
 	out := make([]Option, len(options))
 	for i, o := range options {
@@ -51,74 +49,70 @@ func Under(path string, options []Option) []Option {
 	return out
 }
 
-// Departure is one point in which a policy differs from what was published.
+// Departure is a difference between a policy and its paper.
 type Departure struct {
 	Published string
 	Ours      string
 	Why       string
 }
 
-// Definition is a policy with parameters of type P.
 type Definition[P any] struct {
 	Name     string
 	Synopsis string
-	// Defaults are the parameters of a snapshot that gives none: as published, where the
-	// agent's default (Options) is ours.
+	// Defaults are the parameters of snapshots without any: the published ones, where
+	// the agent's defaults (Options) may differ.
 	Defaults P
-	// CheckParams reports every wrong parameter as a fields.Errors, by its path.
+	// CheckParams reports all invalid parameters as a fields.Errors.
 	CheckParams func(P) error
-	// Options are the agent options that set parameters. Several policies may share one.
+	// Options are the agent options of the parameters. Policies may share options.
 	Options []Option
-	// Needs lists the fields that a snapshot written by hand must give, such as
-	// "tasks[].growth". All others keep their zero value.
+	// Needs lists fields that a handwritten snapshot must have, such as
+	// "tasks[].growth". The others default to zero.
 	Needs []string
-	// Check reports what Snapshot.Validate does not know to be wrong, as a
-	// fields.Errors; nil if there is nothing.
+	// Check reports errors beyond Snapshot.Validate as a fields.Errors, or nil.
 	Check   func(Snapshot, P) error
 	Example Snapshot
-	// Departures lists every point in which the policy differs from its paper.
+	// Departures lists all differences from the paper.
 	Departures []Departure
-	// Ghosts says that Decide knows what to do with tasks that have ended (Task.Ended).
-	// Other policies do not see them.
+	// Ghosts means that Decide handles ended tasks (Task.Ended); other policies do not
+	// get them.
 	Ghosts bool
 	Decide func(Snapshot, P) Outcome
 }
 
-// Policy is a policy whose parameters have not been set.
+// Policy is a policy without set parameters.
 type Policy struct {
 	Query
 	Options    []Option
 	Departures []Departure
-	// Params are the default parameters, as JSON.
+	// Params are the default parameters as JSON.
 	Params json.RawMessage
 
 	configure func(params []byte) (Decider, error)
 }
 
-// Query is a pure function that `ebbtide decide` can run.
+// Query is a pure function for `ebbtide decide`.
 type Query struct {
-	Name     string // on the command line and, of a node's policy, in the configuration
+	Name     string // on the command line; for policies also in the configuration
 	Synopsis string
 	Example  any // a valid input
-	// Decide runs the function on an input in JSON. The error is a fields.Errors that
-	// reports everything wrong with the input.
+	// Decide runs the function on JSON. The error is a fields.Errors with everything
+	// wrong in the input.
 	Decide func(input []byte) (output any, err error)
 }
 
 // Decider is a policy with its parameters.
 type Decider struct {
-	Name string
-	// Params are the parameters, as JSON.
+	Name   string
 	Params json.RawMessage
-	// Check reports what is wrong with a snapshot, as a fields.Errors.
+	// Check reports an invalid snapshot as a fields.Errors.
 	Check func(Snapshot) error
-	// Decide decides on a snapshot that Check accepts. It does not change it.
+	// Decide decides on a checked snapshot, without changing it.
 	Decide func(Snapshot) Outcome
 }
 
-// NewQuery makes a Query of a pure function with an input of its own. Defaults holds
-// the values of the optional fields; In's method Validate() error, where it has one,
-// is used.
+// NewQuery makes a Query of a pure function. defaults holds the optional fields; In's
+// method Validate() error is used if present.
 func NewQuery[In, Out any](name, synopsis string, defaults, example In, decide func(In) Out) Query {
 	return Query{
 		Name: name, Synopsis: synopsis, Example: example,
@@ -132,7 +126,7 @@ func NewQuery[In, Out any](name, synopsis string, defaults, example In, decide f
 	}
 }
 
-// Policy returns the policy without the type of its parameters.
+// Policy erases the type of the parameters.
 func (d Definition[P]) Policy() Policy {
 	params, err := json.Marshal(d.Defaults)
 	if err != nil {
@@ -162,7 +156,6 @@ func (d Definition[P]) Policy() Policy {
 	return p
 }
 
-// params decodes parameters over the defaults.
 func (d Definition[P]) params(data []byte) (P, error) {
 	params := d.Defaults
 	if len(data) == 0 {
@@ -172,7 +165,6 @@ func (d Definition[P]) params(data []byte) (P, error) {
 	return params, err
 }
 
-// check reports what is wrong with a snapshot for this policy.
 func (d Definition[P]) check(s Snapshot, params P) error {
 	if d.Check == nil {
 		return s.Validate()
@@ -180,7 +172,6 @@ func (d Definition[P]) check(s Snapshot, params P) error {
 	return join(s.Validate(), d.Check(s, params))
 }
 
-// decideJSON is Query.Decide.
 func (d Definition[P]) decideJSON(input []byte) (any, error) {
 	var s Snapshot
 	params := d.Defaults
@@ -191,7 +182,7 @@ func (d Definition[P]) decideJSON(input []byte) (any, error) {
 			}
 		}
 		if s.Policy != "" && s.Policy != d.Name {
-			s.State = nil // it is another policy's
+			s.State = nil // another policy's
 		}
 		text := s.Params
 		if len(text) == 0 {
@@ -209,7 +200,6 @@ func (d Definition[P]) decideJSON(input []byte) (any, error) {
 	return d.decide(s, params), nil
 }
 
-// decide is Decide on what the policy sees.
 func (d Definition[P]) decide(s Snapshot, params P) Outcome {
 	ended := func(t Task) bool { return t.Ended }
 	if !d.Ghosts && slices.ContainsFunc(s.Tasks, ended) {
@@ -218,7 +208,7 @@ func (d Definition[P]) decide(s Snapshot, params P) Outcome {
 	return d.Decide(s, params)
 }
 
-// join merges errors of fields; any other error stands for all.
+// join merges errors of fields; any other error is returned alone.
 func join(first, second error) error {
 	var errs, more fields.Errors
 	if first != nil && !errors.As(first, &errs) {
@@ -231,9 +221,9 @@ func join(first, second error) error {
 	return errs.Err()
 }
 
-// Configure returns the policy with the parameters that an agent's options set; values
-// holds them by name, in JSON, and those left out have their defaults. Its error names
-// each wrong option: exactly what the policy does not accept.
+// Configure returns the policy with parameters from an agent's options; values holds
+// them as JSON by name, with defaults for the others. The error names every invalid
+// option.
 func (p Policy) Configure(values map[string]json.RawMessage) (Decider, error) {
 	params := make(map[string]any)
 	names := make(map[string]string, len(p.Options))
@@ -262,7 +252,6 @@ func (p Policy) Configure(values map[string]json.RawMessage) (Decider, error) {
 	return d, err
 }
 
-// set stores a value below the path "a.b".
 func set(into map[string]any, path string, value any) {
 	name, rest, nested := strings.Cut(path, ".")
 	if !nested {
@@ -277,7 +266,6 @@ func set(into map[string]any, path string, value any) {
 	set(below, rest, value)
 }
 
-// Find returns the query that has the name, or an error that lists all names.
 func Find(all []Query, name string) (Query, error) {
 	known := make([]string, len(all))
 	for i, q := range all {

@@ -13,7 +13,6 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// split is a policy that gives each task a part of the pool.
 type split struct {
 	Part struct {
 		Of    float64 `json:"of" strict:"optional"`
@@ -130,7 +129,6 @@ func TestPolicy_Configure(t *testing.T) {
 	must.NoError(t, d.Check(s))
 }
 
-// A failure that concerns no field stands for all.
 func TestPolicy_failure(t *testing.T) {
 	broken := toy()
 	failure := errors.New("no memory")
@@ -170,7 +168,6 @@ func TestBounds(t *testing.T) {
 	must.Less(t, Objective.Rank(), Acceptable.Rank())
 }
 
-// A policy without ghosts does not see tasks that have ended.
 func TestPolicy_ghosts(t *testing.T) {
 	s := Snapshot{Tasks: []Task{{ID: "a", Entitlement: 1}, {ID: "gone", Entitlement: 1, Ended: true}}, IntervalS: 20, InitialIntervalS: 20}
 	for _, ghosts := range []bool{false, true} {

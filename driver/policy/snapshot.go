@@ -9,126 +9,116 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Units of what is measured and decided.
 type (
-	// Cores is an amount of CPU.
 	Cores float64
 	// Share is a fraction of a node's elastic pool; 1 is all of it.
-	Share float64
-	// CPUSeconds is an amount of CPU time.
+	Share      float64
 	CPUSeconds float64
 )
 
-// Snapshot is a node at one moment: the whole input of a decision. It is the JSON that
-// `ebbtide decide` reads and `ebbtide snapshot` prints.
+// Snapshot is the state of a node, the whole input of a decision: `ebbtide decide`
+// reads it as JSON, `ebbtide snapshot` prints it.
 type Snapshot struct {
-	// Node names the node, for people.
+	// Node is the node's name, for display.
 	Node string `json:"node" strict:"optional"`
-	// NowS is the time, in seconds since the Unix epoch.
+	// NowS is the time in seconds since the Unix epoch.
 	NowS float64 `json:"now_s" strict:"optional"`
-	// Policy is the one that decided here last, to which State belongs; "" in a
-	// snapshot written by hand stands for whichever is asked.
+	// Policy made the last decision and owns State; "" in a handwritten snapshot means
+	// the policy that is asked.
 	Policy string `json:"policy" strict:"optional"`
-	// PoolCores is the elastic pool: of it all shares are fractions.
+	// PoolCores is the elastic pool that shares are fractions of.
 	PoolCores Cores `json:"pool_cores" strict:"optional"`
-	// Event says why the policy runs.
+	// Event is the reason of the run.
 	Event Event `json:"event" strict:"optional"`
-	// IntervalS is the time between two runs so far, in seconds.
+	// IntervalS is the current time between two runs, in seconds.
 	IntervalS float64 `json:"interval_s" strict:"optional"`
-	// InitialIntervalS is the shortest interval, and the one after a join or a leave.
+	// InitialIntervalS is the shortest interval, used after a join or leave.
 	InitialIntervalS float64 `json:"initial_interval_s" strict:"optional"`
-	// MaxIntervalS is the longest interval.
-	MaxIntervalS float64 `json:"max_interval_s" strict:"optional"`
-	// Gone is what tasks that are not in the snapshot used in the last interval: those
-	// that have left since, and those that are not to be limited. They do not count, but
-	// the pool was as full as it was.
+	MaxIntervalS     float64 `json:"max_interval_s" strict:"optional"`
+	// Gone is the use in the last interval of tasks that are not in the snapshot: tasks
+	// that left since and tasks exempt from limits.
 	Gone Share `json:"gone" strict:"optional"`
-	// State is Outcome.State of the last run; nil at the start.
+	// State is Outcome.State of the last run; nil at first.
 	State json.RawMessage `json:"state,omitempty" strict:"optional"`
-	// Tasks are the node's tasks in order of arrival. There may be none.
+	// Tasks are the node's tasks in order of arrival, possibly none.
 	Tasks []Task `json:"tasks"`
-	// Params are the parameters of the policy that is asked.
+	// Params are the parameters of the asked policy.
 	Params json.RawMessage `json:"params,omitempty" strict:"optional"`
-	// Policies holds the parameters that the node's configuration gives each policy, by
-	// its name. They count where there are no Params.
+	// Policies holds the node's configured parameters by policy, used without Params.
 	Policies map[string]json.RawMessage `json:"policies,omitempty" strict:"optional"`
 }
 
-// Task is one task of a node.
 type Task struct {
-	// ID names the task; unique in the snapshot.
 	ID string `json:"id"`
-	// Kind says what the task does; "" is Training.
+	// Kind is Training if "".
 	Kind Kind `json:"kind" strict:"optional"`
-	// Entitlement is what Nomad gave the task, > 0 and relative to the other tasks'. In
-	// a snapshot written by hand it may be left out: all requests are equal then.
+	// Entitlement is what Nomad gave the task, > 0, relative to the others. Optional in
+	// a handwritten snapshot, where it means equal requests.
 	Entitlement float64 `json:"entitlement" strict:"optional"`
-	// Limit is the limit in force, in (0, 1]; 1 means no limit, and 0 that none has
-	// been decided yet.
+	// Limit is the limit in force, in (0, 1]; 1 means no limit, 0 none decided yet.
 	Limit Share `json:"limit" strict:"optional"`
-	// Use is the task's CPU over the last interval. It may exceed 1 where tasks borrow
-	// CPU from outside the pool.
+	// Use is the task's CPU over the last interval. It may exceed 1 if tasks use CPU
+	// outside the pool.
 	Use Share `json:"use" strict:"optional"`
 
-	// Epoch grows with each new piece of evidence about the task's progress (a report,
-	// and CPU time), and CategoryEpoch is the one that Category was decided on. A
-	// category changes only on new evidence. 0 in a snapshot written by hand: each run
-	// has new evidence.
+	// Epoch increases with every new evidence of the task's progress (a report, and CPU
+	// time); CategoryEpoch is that of the decision on Category. Categories change only
+	// on new evidence. 0, in a handwritten snapshot, means always new.
 	Epoch         uint64 `json:"epoch" strict:"optional"`
 	CategoryEpoch uint64 `json:"category_epoch" strict:"optional"`
-	// Category is the one that the last run decided, or New (training).
+	// Category is the last run's decision, or New (training).
 	Category Category `json:"category" strict:"optional"`
-	// Growth is G, the growth efficiency for CPU (FlowCon, eq. 2): progress per second
-	// divided by Use. nil when it is not known (training).
+	// Growth is G, the growth efficiency for CPU (FlowCon, eq. 2): Progress divided by
+	// Use; nil if unknown (training).
 	Growth *float64 `json:"growth" strict:"optional"`
-	// Progress is P, per second (FlowCon, eq. 1); nil when it is not known (training).
+	// Progress is P per second (FlowCon, eq. 1); nil if unknown (training).
 	Progress *float64 `json:"progress" strict:"optional"`
 
 	// Goal is the direction of Value and the targets; "" if unknown (training).
 	Goal Goal `json:"goal" strict:"optional"`
-	// Value is what the task reported last; nil when it has not reported (training).
+	// Value is the last reported value; nil without a report (training).
 	Value *float64 `json:"value" strict:"optional"`
-	// Acceptable is the value from which on the model can be used; nil for none (training).
+	// Acceptable is the value at which the model becomes usable; nil for none
+	// (training).
 	Acceptable *float64 `json:"acceptable" strict:"optional"`
-	// Objective is the value at which the training is done; nil for none (training).
+	// Objective is the value at which training is done; nil for none (training).
 	Objective *float64 `json:"objective" strict:"optional"`
-	// State is what the task had reached before (training).
+	// State is the target reached before (training).
 	State TargetState `json:"state" strict:"optional"`
-	// Tracked says that State is all that counts, because the node follows the reports
-	// and asks for several in a row: Value is for people only (training).
+	// Tracked means that State is authoritative, because the node follows the reports
+	// and requires several in a row; Value is informational (training).
 	Tracked bool `json:"tracked" strict:"optional"`
 
-	// ObjectiveS is the response time that is asked for, in seconds per batch; nil for
-	// a training task (service).
+	// ObjectiveS is the required response time, in seconds per batch; nil for a
+	// training task (service).
 	ObjectiveS *float64 `json:"objective_s" strict:"optional"`
 	// ResponseS is the response time over the last interval, in seconds per batch; nil
-	// when no batch ended in it. On an event it is the last one measured (service).
+	// if no batch ended in it. On an event it is the last one measured (service).
 	ResponseS *float64 `json:"response_s" strict:"optional"`
 
-	// CapCores is the most CPU that the task can use; 0 stands for the pool (training).
+	// CapCores is the maximum CPU that the task can use; 0 means the pool (training).
 	CapCores Cores `json:"cap_cores" strict:"optional"`
-	// CPUS is the CPU time that the task has used (training).
+	// CPUS is the CPU time used (training).
 	CPUS CPUSeconds `json:"cpu_s" strict:"optional"`
-	// FairCPUS is what it would have used by now under fair sharing: the service of its
-	// twin (training).
+	// FairCPUS is the CPU time it would have used under fair sharing: its twin's
+	// (training).
 	FairCPUS CPUSeconds `json:"fair_cpu_s" strict:"optional"`
-	// RemainingCPUS is what the task will still use until it ends; nil when it is not
-	// known (training).
+	// RemainingCPUS is the CPU time until the task ends; nil if unknown (training).
 	RemainingCPUS *CPUSeconds `json:"remaining_cpu_s" strict:"optional"`
-	// QualityCPUS is what it will still use until its model is good enough; 0 when it
-	// is, nil when that is not known (training).
+	// QualityCPUS is the CPU time until the model is good enough; 0 when it is, nil if
+	// unknown (training).
 	QualityCPUS *CPUSeconds `json:"quality_cpu_s" strict:"optional"`
-	// Ended says that the task has ended, but not its twin (training).
+	// Ended means that the task has ended before its twin (training).
 	Ended bool `json:"ended" strict:"optional"`
 }
 
-// Fresh says whether there is evidence that the task's category was not decided on.
+// Fresh reports whether there is evidence newer than the task's category.
 func (t Task) Fresh() bool { return t.Epoch == 0 || t.Epoch > t.CategoryEpoch }
 
-// Service says whether the task is a service with a response time to keep.
+// Service reports whether the task has a response time to keep.
 func (t Task) Service() bool { return t.Kind == Service || t.Kind == "" && t.ObjectiveS != nil }
 
-// Bound returns the limit in force, or 1 where none has been decided yet.
+// Bound returns the limit in force, 1 if none has been decided.
 func (t Task) Bound() Share {
 	if t.Limit == 0 {
 		return 1
@@ -136,7 +126,7 @@ func (t Task) Bound() Share {
 	return t.Limit
 }
 
-// Reached returns what the task has reached by now; never "".
+// Reached returns the target reached by now; never "".
 func (t Task) Reached() TargetState {
 	state := t.State
 	if state == "" {
@@ -155,8 +145,8 @@ func (t Task) Reached() TargetState {
 	return state
 }
 
-// FairShares returns what each task is entitled to, > 0: its entitlement of the sum.
-// With equal entitlements that is 1/n for all. A task that has ended is entitled to 0.
+// FairShares returns each task's entitlement as a part of the sum, > 0; 0 for ended
+// tasks.
 func (s Snapshot) FairShares() []Share {
 	var most, sum float64
 	for _, t := range s.Tasks {
@@ -166,7 +156,7 @@ func (s Snapshot) FairShares() []Share {
 	}
 	for _, t := range s.Tasks {
 		if !t.Ended {
-			sum += t.Entitlement / most // no sum of numbers up to 1 overflows
+			sum += t.Entitlement / most // terms ≤ 1 cannot overflow
 		}
 	}
 	out := make([]Share, len(s.Tasks))
@@ -174,12 +164,12 @@ func (s Snapshot) FairShares() []Share {
 		if t.Ended {
 			continue
 		}
-		out[i] = max(Share(t.Entitlement/most/sum), 0x1p-1000) // a part of it is not 0
+		out[i] = max(Share(t.Entitlement/most/sum), 0x1p-1000) // a part of it must not underflow
 	}
 	return out
 }
 
-// CheckIntervals reports intervals with which a policy that adapts them cannot work.
+// CheckIntervals reports intervals that cannot be adapted.
 func (s Snapshot) CheckIntervals() (errs fields.Errors) {
 	if !fields.Positive(s.IntervalS) {
 		errs.Add("interval_s", "must be > 0, got %v", s.IntervalS)
@@ -190,8 +180,8 @@ func (s Snapshot) CheckIntervals() (errs fields.Errors) {
 	return errs
 }
 
-// Validate reports every field whose value no policy accepts, as a fields.Errors, by its
-// path: "tasks[2].growth: must be ≥ 0, got -1".
+// Validate reports every field that no policy accepts as a fields.Errors, such as
+// "tasks[2].growth: must be ≥ 0, got -1".
 func (s Snapshot) Validate() error {
 	var errs fields.Errors
 	s.Event.check(&errs)
@@ -258,8 +248,8 @@ func (t Task) validate(at func(string) string, errs *fields.Errors) {
 	}
 }
 
-// CheckTargets says what is wrong with a pair of targets, with the paths "goal",
-// "acceptable" and "objective".
+// CheckTargets validates a pair of targets, with the paths "goal", "acceptable" and
+// "objective".
 func CheckTargets(goal Goal, acceptable, objective *float64) fields.Errors {
 	var errs fields.Errors
 	usable := true
@@ -288,9 +278,8 @@ func CheckTargets(goal Goal, acceptable, objective *float64) fields.Errors {
 	return errs
 }
 
-// Reached says whether a value reaches a target: a loss by falling to it, an accuracy
-// by rising to it. A model whose value is NaN or infinite has diverged and reaches
-// nothing, not even −∞ for a loss.
+// Reached reports whether a value reaches a target. NaN and ±Inf have diverged and
+// reach nothing, not even −∞ for a loss.
 func (g Goal) Reached(value, target float64) bool {
 	return fields.Finite(value) && (g == GoalMin && value <= target || g == GoalMax && value >= target)
 }

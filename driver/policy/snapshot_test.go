@@ -67,7 +67,6 @@ func TestSnapshot_FairShares(t *testing.T) {
 	must.Positive(t, of(5e-324, math.MaxFloat64).FairShares()[0])
 }
 
-// What no policy accepts, in a snapshot of a training task and a service.
 func TestSnapshot_Validate(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	training := Task{ID: "train", Kind: Training, Entitlement: 1, Category: NL, Goal: GoalMin, Value: num(131.5), Acceptable: num(120), Objective: num(110)}
@@ -133,7 +132,7 @@ func TestSnapshot_Validate(t *testing.T) {
 	}
 }
 
-// What a task has reached stays reached; a tracked one is not looked at again.
+// A target once reached stays reached; Tracked ignores Value.
 func TestTask_Reached(t *testing.T) {
 	task := Task{Goal: GoalMin, Acceptable: num(0.5), Objective: num(0.2)}
 	must.Eq(t, InTraining, task.Reached())

@@ -1,16 +1,16 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package private stores the files that Ebbtide acts on in the private part of an
-// allocation's directory on the host: next to the directories that Nomad exposes to tasks,
-// so that their processes can neither see nor write it, but within reach of Nomad's file API
-// (/v1/client/fs/cat/<allocation>?path=.ebbtide/…). It is removed with the allocation and
-// not copied when Nomad migrates a disk.
+// Package private stores the files that Ebbtide acts on in an allocation's directory on
+// the host, beside the directories that Nomad exposes to tasks: tasks can neither see
+// nor write them, but Nomad's file API can read them
+// (/v1/client/fs/cat/<allocation>?path=.ebbtide/…). They are removed with the
+// allocation and not copied when Nomad migrates a disk.
 //
-// A jobspec reaches further than a task: Nomad's own docker driver mounts any part of the
-// allocation's directory into a container that asks for it, and templates are rendered
-// through symlinks. Files that the driver itself reads back are therefore sealed with a key
-// of the node: a forged file, or one copied from another allocation, is rejected.
+// A jobspec reaches further than a task: Nomad's docker driver mounts any part of the
+// allocation's directory on request, and templates are rendered through symlinks. Files
+// that the driver itself reads back are therefore sealed with a key of the node, which
+// rejects forged files and copies from other allocations.
 package private
 
 import (
@@ -32,38 +32,37 @@ import (
 // DirName is the name of the private directory in an allocation's directory.
 const DirName = ".ebbtide"
 
-// SnapshotName is the name of the node's last policy snapshot, JSON: it lies in one
-// allocation of the node.
+// SnapshotName is the name of the node's last policy snapshot, JSON, in one allocation
+// of the node.
 const SnapshotName = "snapshot.json"
 
-// TwinsName is the name of what a later process of the plugin restores of tasks that have
-// ended, sealed: it lies beside the snapshot.
+// TwinsName is the name of the sealed state of ended tasks, beside the snapshot.
 const TwinsName = "twins.node"
 
 const statusSuffix = ".status.json"
 
-// StatusName is the name of a task's status, the same bytes as the one the task sees.
+// StatusName is the name of the private copy of a task's status.
 func StatusName(task string) string { return task + statusSuffix }
 
-// StatusTask is the task whose status has a name; false if it is not a status.
+// StatusTask is the inverse of StatusName; false if name is not a status.
 func StatusTask(name string) (task string, ok bool) { return strings.CutSuffix(name, statusSuffix) }
 
-// RestoredName is the name of what a task found when it was started last, a Restored as JSON.
+// RestoredName is the name of a task's Restored, JSON.
 func RestoredName(task string) string { return task + ".restored.json" }
 
-// Restored are the checkpoints that a task found when it was started last, by their names
-// as the task names them: their sizes in bytes.
+// Restored maps the checkpoints that a task found at its last start, as the task names
+// them, to their sizes in bytes.
 type Restored map[string]int64
 
-// StateName is the name of what a later process of the plugin restores of a task, sealed.
+// StateName is the name of a task's sealed state for a later process.
 func StateName(task string) string { return task + ".state" }
 
-// recordName is the name of a task's Record, sealed. No two tasks or kinds share a name,
-// because no suffix ends with another.
+// recordName is the name of a task's sealed Record. No suffix ends with another, so
+// names are unique.
 func recordName(task string) string { return task + ".record" }
 
-// CheckTask refuses task names that Nomad accepts and that would make the private directory
-// the task's own, or part of it.
+// CheckTask rejects task names, valid in Nomad, that would expose the private directory
+// to the task.
 func CheckTask(name string) error {
 	switch name {
 	case ".", "..", DirName:
@@ -72,8 +71,8 @@ func CheckTask(name string) error {
 	return nil
 }
 
-// CheckMount refuses the source of a bind mount, absolute or relative to the task's
-// directory, that would expose the allocation's private directory.
+// CheckMount rejects the source of a bind mount, absolute or relative to the task's
+// directory, that would expose the private directory.
 func CheckMount(allocDir, taskDir, source string) error {
 	path := source
 	if !filepath.IsAbs(path) {
@@ -87,22 +86,20 @@ func CheckMount(allocDir, taskDir, source string) error {
 }
 
 var (
-	// ErrForged says that a sealed file was not written by this node's plugin for this
-	// allocation, or that the node has a new key.
-	ErrForged = errors.New("not sealed by this node")
-	// ErrTooLarge says that a file is larger than may be read.
+	// ErrForged means that a sealed file was not written by this node's plugin for this
+	// allocation, or that the node's key has changed.
+	ErrForged   = errors.New("not sealed by this node")
 	ErrTooLarge = errors.New("file too large")
 )
 
-// Dir is the private directory of an allocation.
 type Dir struct{ alloc string }
 
-// Open returns the private directory of the allocation whose directory is allocDir
-// (…/alloc/<alloc id>). Nothing is opened yet: the directory is made by the first write.
+// Open returns the private directory of the allocation in allocDir (…/alloc/<alloc
+// id>). The first write creates it.
 func Open(allocDir string) Dir { return Dir{allocDir} }
 
-// WriteFile replaces a file, as a whole or not at all; with sync it also survives a crash
-// of the machine. The error wraps fs.ErrNotExist when the allocation's directory is gone.
+// WriteFile replaces a file atomically; with sync it survives a crash of the machine.
+// The error wraps fs.ErrNotExist if the allocation's directory is gone.
 func (d Dir) WriteFile(name string, data []byte, sync bool) error {
 	root, err := d.open(true)
 	if err != nil {
@@ -115,8 +112,8 @@ func (d Dir) WriteFile(name string, data []byte, sync bool) error {
 	return nil
 }
 
-// ReadFile reads a file of at most limit bytes. The error wraps fs.ErrNotExist when there
-// is none, and ErrTooLarge.
+// ReadFile reads a file of at most limit bytes. The error wraps fs.ErrNotExist or
+// ErrTooLarge.
 func (d Dir) ReadFile(name string, limit int) ([]byte, error) {
 	root, err := d.open(false)
 	if err != nil {
@@ -130,7 +127,7 @@ func (d Dir) ReadFile(name string, limit int) ([]byte, error) {
 	return data, nil
 }
 
-// WriteSealed is WriteFile for a file that ReadSealed reads.
+// WriteSealed is WriteFile for ReadSealed.
 func (d Dir) WriteSealed(name string, data []byte, sync bool) error {
 	seal, err := d.seal(name, data)
 	if err != nil {
@@ -139,8 +136,7 @@ func (d Dir) WriteSealed(name string, data []byte, sync bool) error {
 	return d.WriteFile(name, append(append(seal, '\n'), data...), sync)
 }
 
-// ReadSealed returns what WriteSealed was given. The errors are those of ReadFile, and
-// ErrForged.
+// ReadSealed returns the data of WriteSealed. Errors are ReadFile's and ErrForged.
 func (d Dir) ReadSealed(name string, limit int) ([]byte, error) {
 	file, err := d.ReadFile(name, limit+2*sha256.Size+1)
 	if err != nil {
@@ -157,7 +153,7 @@ func (d Dir) ReadSealed(name string, limit int) ([]byte, error) {
 	return data, nil
 }
 
-// Remove removes a file; that there is none is no error.
+// Remove removes a file, if it exists.
 func (d Dir) Remove(name string) error {
 	root, err := d.open(false)
 	if err == nil {
@@ -169,8 +165,8 @@ func (d Dir) Remove(name string) error {
 	return nil
 }
 
-// open opens the directory. It never leads outside the allocation's directory, even if it
-// was replaced by a symlink.
+// open opens the directory, never outside the allocation's directory even if it was
+// replaced by a symlink.
 func (d Dir) open(create bool) (*os.Root, error) {
 	alloc, err := os.OpenRoot(d.alloc)
 	if err != nil {
@@ -185,7 +181,6 @@ func (d Dir) open(create bool) (*os.Root, error) {
 	return alloc.OpenRoot(DirName)
 }
 
-// seal is the seal of a file of this allocation, in hexadecimal digits.
 func (d Dir) seal(name string, data []byte) ([]byte, error) {
 	key, err := key(filepath.Dir(d.alloc))
 	if err != nil {
@@ -197,12 +192,11 @@ func (d Dir) seal(name string, data []byte) ([]byte, error) {
 	return hex.AppendEncode(nil, mac.Sum(nil)), nil
 }
 
-// keyName is the name of the node's key. It lies in the directory of all allocations,
-// outside each of them.
+// keyName is the name of the node's key, in the parent directory of all allocations.
 const keyName = ".ebbtide.key"
 
-// key reads the node's key and creates it if there is none. If two processes create it at
-// the same time, both use the first one.
+// key reads the node's key, creating it if necessary. Concurrent processes agree on the
+// first one.
 func key(allocs string) ([]byte, error) {
 	root, err := os.OpenRoot(allocs)
 	if err != nil {
@@ -218,7 +212,7 @@ func key(allocs string) ([]byte, error) {
 		}
 	}
 	if err == nil && len(data) != sha256.Size {
-		err = errors.New("it is too short")
+		err = errors.New("the file is too short")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the node's key: %w", err)
@@ -226,7 +220,7 @@ func key(allocs string) ([]byte, error) {
 	return data, nil
 }
 
-// write writes data to a temporary file, which place then moves or links to name.
+// write writes data to a temporary file, which place moves or links to name.
 func write(root *os.Root, name string, data []byte, sync bool, place func(tmp, name string) error) error {
 	tmp := rand.Text() + ".tmp"
 	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -251,9 +245,8 @@ func write(root *os.Root, name string, data []byte, sync bool, place func(tmp, n
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// read reads a regular file of at most limit bytes.
 func read(root *os.Root, name string, limit int) ([]byte, error) {
-	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not block
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // do not block on a FIFO
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// allocation makes the directory of an allocation of a node.
 func allocation(t *testing.T, node, id string) string {
 	t.Helper()
 	dir := filepath.Join(node, id)
@@ -53,7 +52,6 @@ func TestDir(t *testing.T) {
 	must.NoError(t, err)
 	must.SliceEmpty(t, left)
 
-	// Nothing is made anew of an allocation that is gone.
 	must.NoError(t, os.RemoveAll(alloc))
 	must.ErrorIs(t, d.WriteFile(SnapshotName, nil, false), fs.ErrNotExist)
 	must.NoError(t, d.Remove(SnapshotName))
@@ -61,7 +59,6 @@ func TestDir(t *testing.T) {
 	must.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// A sealed file is what was written under this name for this allocation on this node.
 func TestSealed(t *testing.T) {
 	node := t.TempDir()
 	alloc := allocation(t, node, "a1")
@@ -99,12 +96,12 @@ func TestSealed(t *testing.T) {
 	must.ErrorIs(t, err, ErrForged)
 
 	must.NoError(t, os.WriteFile(filepath.Join(node, keyName), []byte("short"), 0o600))
-	must.ErrorContains(t, d.WriteSealed("x", nil, false), "the node's key: it is too short")
+	must.ErrorContains(t, d.WriteSealed("x", nil, false), "the node's key: the file is too short")
 	_, err = d.ReadSealed("x", 0)
-	must.ErrorContains(t, err, "the node's key: it is too short")
+	must.ErrorContains(t, err, "the node's key: the file is too short")
 }
 
-// Plugins that start at the same moment agree on the key, and a file is never torn.
+// Plugins that start concurrently agree on the key, and files are never torn.
 func TestTogether(t *testing.T) {
 	node := t.TempDir()
 	alloc := allocation(t, node, "a1")
@@ -129,7 +126,8 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// Symlinks, FIFOs and odd names neither lead outside the allocation's directory nor block.
+// Symlinks, FIFOs and odd names neither lead outside the allocation's directory nor
+// block.
 func TestDir_hostile(t *testing.T) {
 	node := t.TempDir()
 	alloc, outside := allocation(t, node, "a1"), allocation(t, node, "outside")
@@ -168,7 +166,6 @@ func TestDir_hostile(t *testing.T) {
 	must.Eq(t, "s", string(data))
 }
 
-// No two files share a name, whatever tasks are called.
 func TestNames(t *testing.T) {
 	of := map[string]string{SnapshotName: "the snapshot"}
 	for _, task := range []string{"snapshot", "a", "a.status", "a.status.json", "a.state", "a.record", "a.history", "snapshot.json", ".", "..", "é x"} {

@@ -14,48 +14,47 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// Record is what is remembered of one task of an allocation: which targets it has reached,
-// and that it is frozen to be moved. A job ends as a success because of it, or runs on, also
-// after a restart of the plugin or the agent at any moment.
+// Record is the persistent state of one task of an allocation: reached targets and a
+// freeze. It decides whether a job ends as a success, also across restarts of plugin
+// and agent.
 type Record struct {
-	// Run is the task's ID in Nomad when Acceptable was reached: a task that is
-	// started anew may be far from it again.
+	// Run is the task's ID in Nomad when Acceptable was reached: a restarted task may
+	// be far from it again.
 	Run        string          `json:"run,omitempty"`
 	Acceptable *target.Reached `json:"acceptable,omitempty"`
 	// Objective holds for the allocation: its task has succeeded.
 	Objective *target.Reached `json:"objective,omitempty"`
-	// Frozen is written before the task is frozen, and taken back after it was thawed.
+	// Frozen is written before the task is frozen and removed after it is thawed.
 	Frozen *Frozen `json:"frozen,omitempty"`
-	// Left is what a task has left behind that was stopped to be moved.
+	// Left is the checkpoint of a task that was stopped to be moved.
 	Left *Left `json:"left,omitempty"`
 }
 
-// Left is a checkpoint, and whose it is.
+// Left is a checkpoint and its job.
 type Left struct {
 	Namespace string `json:"namespace"`
 	Job       string `json:"job"`
 	Group     string `json:"group"`
 	Path      string `json:"path"` // as the task names it
-	// Taken is the allocation that has gone on from it; "" = none yet.
-	Taken string `json:"taken,omitempty"`
+	// TakenBy is the allocation that has resumed from it; "" = none yet.
+	TakenBy string `json:"taken,omitempty"`
 }
 
-// Frozen is a task that is frozen, or will be in a moment. Package watchdog reads it, too.
+// Frozen is a task that is frozen or about to be. Package watchdog reads it, too.
 type Frozen struct {
 	Run    string    `json:"run"`    // the task's ID in Nomad
 	Cgroup string    `json:"cgroup"` // directory of its freezer (limits.Thaw)
-	State  string    `json:"state"`  // saving: it may be frozen in a moment; ready; frozen
-	Until  time.Time `json:"until"`  // end of the lease; while it is saving, a later time
-	// The checkpoint, as it is shown.
+	State  string    `json:"state"`  // saving (may be frozen any moment), ready or frozen
+	Until  time.Time `json:"until"`  // end of the lease; while saving, a later time
+	// The checkpoint, for display.
 	Path  string        `json:"path"`
 	Bytes int64         `json:"bytes"`
 	Step  status.Number `json:"step"`
 }
 
-// maxRecord bounds a record, in bytes.
 const maxRecord = 64 << 10
 
-// Load reads the record of a task, an empty one when there is none.
+// Load reads a task's record, empty if there is none.
 func Load(allocDir, task string) (Record, error) {
 	var r Record
 	data, err := Open(allocDir).ReadSealed(recordName(task), maxRecord)
@@ -71,8 +70,7 @@ func Load(allocDir, task string) (Record, error) {
 	return r, nil
 }
 
-// Save writes a record, whole or not at all, and to the disk: the machine may fail the
-// moment after.
+// Save writes a record atomically and durably: the machine may fail right after.
 func (r Record) Save(allocDir, task string) error {
 	data, err := json.Marshal(r)
 	if err == nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// noise returns n bytes of lines as servers and tool kits print them, none of them a
-// report, with numbers, pairs and time stamps.
+// noise returns n bytes of lines with numbers, pairs and time stamps, but without
+// reports.
 func noise(n int) []byte {
 	rng := rand.New(rand.NewPCG(1, 2))
 	words := []string{"worker", "Loaded", "shard", "dataset", "tensor", "cuda:0", "INFO", "lr=0.001", "time=3.5s",
@@ -36,7 +36,6 @@ func noise(n int) []byte {
 	return b.Bytes()[:n]
 }
 
-// samples returns the named files of testdata, repeated to at least n bytes.
 func samples(tb testing.TB, pattern string, n int) []byte {
 	files, err := filepath.Glob("testdata/" + pattern)
 	must.NoError(tb, err)
@@ -49,7 +48,6 @@ func samples(tb testing.TB, pattern string, n int) []byte {
 	return bytes.Repeat(once, n/len(once)+1)[:n]
 }
 
-// repeating is a reader of the same bytes, over and over, up to a length.
 type repeating struct {
 	data []byte
 	at   int
@@ -77,8 +75,8 @@ func drain(tb testing.TB, r *Reader) (n int) {
 	}
 }
 
-// BenchmarkReader measures reading with automatic settings: MB/s is what the issue
-// asks to be at least 50.
+// BenchmarkReader measures reading with automatic settings; the goal is at least 50
+// MB/s.
 func BenchmarkReader(b *testing.B) {
 	const size = 16 << 20
 	mixed := func() []byte {
@@ -123,7 +121,6 @@ func BenchmarkReader(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory reads 1 GB and reports by how much the live heap has grown, in MiB.
 func BenchmarkMemory(b *testing.B) {
 	data := append(noise(8<<20), samples(b, "*.log", 1<<20)...)
 	for b.Loop() {
@@ -132,8 +129,8 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-// growth reads n bytes and returns the most that the live heap was above where it
-// stood after the first sixteenth, in bytes.
+// growth reads n bytes and returns the maximum of the live heap above its size after
+// the first sixteenth, in bytes.
 func growth(tb testing.TB, data []byte, n int64) float64 {
 	live := func() float64 {
 		runtime.GC()

@@ -7,20 +7,19 @@ import "unicode/utf8"
 
 const (
 	esc       = 0x1b
-	maxString = 4096 // bytes of an OSC or DCS string; longer is taken for text
+	maxString = 4096 // bytes of an OSC or DCS string; a longer one is text
 )
 
-// Clean returns the visible text of a raw line: escape sequences (CSI, OSC and
-// their kin) are left out, backspaces applied, other control characters dropped.
-// Where the cursor went back to the first column or to another line, a \n stands in
-// the result, so that each text the terminal showed can be looked at alone.
+// Clean returns the visible text of a raw line: without escape sequences and control
+// characters, with backspaces applied. Where the cursor returned to the first column or
+// moved to another line, the result has a \n, so that each text shown by the terminal
+// is parsed separately.
 //
-// A backspace moves back over one character; what is then written replaces the rest
-// of the line (a terminal would overwrite as many characters as are written, which
-// for progress bars is the same). A line without any of this is returned as it is;
-// otherwise the result is appended to dst. Invalid UTF-8 is left alone.
+// What follows a backspace replaces the rest of the line; for progress bars that equals
+// the overwriting of a terminal. A clean line is returned unchanged; otherwise the
+// result is appended to dst. Invalid UTF-8 is kept.
 func Clean(dst, line []byte) []byte {
-	if !dirty(line) {
+	if !needsCleaning(line) {
 		return line
 	}
 	out := dst
@@ -70,7 +69,7 @@ func Clean(dst, line []byte) []byte {
 				}
 			case 'A', 'B', 'E', 'F', 'H', 'f', 'd': // to another line
 				brk()
-			case 'K', 'J': // erase: what stood there was seen before
+			case 'K', 'J': // erase: the erased text was parsed before
 				if param >= 1 {
 					brk()
 				}
@@ -94,8 +93,7 @@ func Clean(dst, line []byte) []byte {
 	return out
 }
 
-// dirty says whether a line holds anything that Clean would change.
-func dirty(line []byte) bool {
+func needsCleaning(line []byte) bool {
 	for _, c := range line {
 		if c < 0x20 && c != '\t' || c == 0x7f {
 			return true
@@ -104,8 +102,8 @@ func dirty(line []byte) bool {
 	return false
 }
 
-// escape measures the escape sequence at the beginning of b. final and param are set
-// for a CSI sequence only: its last byte and its first number (−1 if it has none).
+// escape measures the escape sequence at the start of b. For a CSI sequence, final is
+// its last byte and param its first number (−1 if none).
 func escape(b []byte) (n int, final byte, param int) {
 	param = -1
 	if len(b) < 2 {
@@ -127,20 +125,20 @@ func escape(b []byte) (n int, final byte, param int) {
 		if i < len(b) && b[i] >= 0x40 && b[i] <= 0x7e {
 			return i + 1, b[i], param
 		}
-		return i, 0, param // broken or cut off: drop what was read
+		return i, 0, param // broken or cut off: drop it
 	case c == ']' || c == 'P' || c == '_' || c == '^' || c == 'X':
 		for i := 2; i < len(b) && i < maxString; i++ {
 			if b[i] == 0x07 {
 				return i + 1, 0, param
 			}
-			if b[i] == esc { // ESC \, or another sequence, which ends it as well
+			if b[i] == esc { // ESC \, or another sequence that ends it
 				if i+1 < len(b) && b[i+1] == '\\' {
 					return i + 2, 0, param
 				}
 				break
 			}
 		}
-		return 2, 0, param // never ended: show it rather than swallow a report
+		return 2, 0, param // unterminated: show it rather than lose a report
 	case c >= 0x20 && c <= 0x2f: // ESC ( B
 		i := 2
 		for ; i < len(b) && b[i] >= 0x20 && b[i] <= 0x2f; i++ {

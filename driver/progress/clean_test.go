@@ -53,13 +53,11 @@ func TestClean(t *testing.T) {
 		must.Eq(t, want, string(got), must.Sprintf("%q", raw))
 		must.Eq(t, want, string(Clean(nil, bytes.Clone([]byte(raw)))))
 	}
-	// What needs no cleaning is not copied; what does is appended.
 	line := []byte("loss: 0.5")
 	must.True(t, &Clean(nil, line)[0] == &line[0])
 	must.Eq(t, "xyab", string(Clean([]byte("xy"), []byte("a\x1b[mb"))))
 }
 
-// A task must not be able to cost us much time with a line of escape sequences.
 func TestClean_linear(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures allocation-free work on hostile lines")

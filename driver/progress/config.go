@@ -17,9 +17,8 @@ import (
 	"unicode/utf8"
 )
 
-// Presets, which say what kinds of lines are looked at.
 const (
-	PresetAuto        = "auto"        // every kind
+	PresetAuto        = "auto"        // all kinds
 	PresetHuggingFace = "huggingface" // {'loss': 0.5, 'epoch': 1.0}, old and new quoting, and the bars between
 	PresetKeras       = "keras"       // 12/469 ━━━ 1s 2ms/step - loss: 0.5, [===>..] and verbose=2
 	PresetLightning   = "lightning"   // Epoch 3:  10%|█ | 10/100 [00:01<00:09, train_loss=0.5]
@@ -28,7 +27,7 @@ const (
 	PresetJSONL       = "jsonl"       // {"step": 10, "loss": 0.5}
 )
 
-// Presets returns the names that Config.Preset may have.
+// Presets returns the valid values of Config.Preset.
 func Presets() []string {
 	return []string{PresetAuto, PresetHuggingFace, PresetKeras, PresetLightning, PresetPlain, PresetTQDM, PresetJSONL}
 }
@@ -36,63 +35,59 @@ func Presets() []string {
 const (
 	maxMetric  = 128  // bytes
 	maxPattern = 4096 // bytes
-	maxProgram = 2000 // instructions: what a pattern costs per byte of log, at worst
+	maxProgram = 2000 // instructions, which bound the cost per byte of log
 )
 
-// Formats of Config.File.
 const (
-	FormatJSONL = "jsonl" // an object a line
-	FormatCSV   = "csv"   // a header and rows, separated by , ; or tab
+	FormatJSONL = "jsonl" // an object per line
+	FormatCSV   = "csv"   // a header and rows, separated by commas, semicolons or tabs
 )
 
-// Formats returns the names that Config.Format may have.
+// Formats returns the valid values of Config.Format.
 func Formats() []string { return []string{FormatJSONL, FormatCSV} }
 
-// Config says where the progress is found: in the trainer's output, or in one of
-// File, TensorBoard and Prometheus. The zero value tries everything that an output
-// may look like.
+// Config selects the source of a task's progress: its output, or one of File,
+// TensorBoard and Prometheus. The zero value tries all kinds of output.
 type Config struct {
-	// Preset is one of Presets; empty means auto.
+	// Preset is one of Presets; "" means auto.
 	Preset string
-	// Metric is the name of the metric as the trainer prints it, whole, in any
-	// case; empty means that the parser chooses.
+	// Metric is the metric's full name as printed, in any case; "" means automatic.
 	Metric string
-	// Pattern is a regular expression (RE2) with the named group value and, if
-	// wanted, step and total. It replaces the presets; Metric then only names what
-	// it finds.
+	// Pattern is a regular expression (RE2) with the group value and optionally step
+	// and total. It replaces the presets; Metric then only names the result.
 	Pattern string
-	// Goal is min or max; empty means that it follows from the metric's name.
+	// Goal is min or max; "" infers it from the metric's name.
 	Goal string
 
-	// File is a file to which the trainer appends its reports, as the task names
-	// it: /local/…, local/…, /alloc/… or alloc/….
+	// File is a file to which the trainer appends reports, by the task's path:
+	// /local/…, local/…, /alloc/… or alloc/….
 	File string
-	// Format is one of Formats; empty means that it follows from the file's name.
+	// Format is one of Formats; "" infers it from the file's name.
 	Format string
-	// TensorBoard is a directory with TensorBoard's event files, at any depth,
-	// named as File is.
+	// TensorBoard is a directory with TensorBoard event files, at any depth, by the
+	// task's path.
 	TensorBoard string
-	// Prometheus is the URL of the task's metrics endpoint, on this host.
+	// Prometheus is the URL of the task's metrics endpoint on this host.
 	Prometheus string
-	// Labels select one of several series of the metric at the endpoint.
+	// Labels select one of several series of the metric.
 	Labels map[string]string
-	// Step and Total name metrics of the endpoint with the steps that are done and
-	// that there will be; empty means that there are none.
+	// Step and Total name the endpoint's metrics of steps done and in total; "" means
+	// none.
 	Step, Total string
-	// Quantile, in (0, 1), is what is read of a histogram or a summary at the
-	// endpoint; 0 means DefaultQuantile.
+	// Quantile, in (0, 1), is read from a histogram or summary; 0 means
+	// DefaultQuantile.
 	Quantile float64
 
-	// Scale is what values are multiplied by, 0.001 for milliseconds; 0 means 1.
+	// Scale multiplies values, such as 0.001 for milliseconds; 0 means 1.
 	Scale float64
 }
 
-// Declared returns the metric that c names, "" where it is left to be chosen, and the
-// goal that c says or that follows from that name, "" for neither.
+// Declared returns the configured metric, "" for automatic, and the configured or
+// inferred goal, "" for neither.
 func (c Config) Declared() (metric, goal string) {
 	metric, goal = c.Metric, c.Goal
 	if metric == "" && c.Pattern != "" {
-		metric = "value" // as its group
+		metric = "value" // the group's name
 	}
 	if inferred, ok := InferGoal(metric); ok && goal == "" {
 		goal = inferred
@@ -100,18 +95,17 @@ func (c Config) Declared() (metric, goal string) {
 	return metric, goal
 }
 
-// DefaultQuantile is what is read of a histogram unless the job says otherwise.
+// DefaultQuantile is the default quantile of a histogram.
 const DefaultQuantile = 0.95
 
-// Roots of the paths that a source may read: the directories that every engine
-// shares with the task.
+// Roots of source paths: the directories that every engine shares with the task.
 const (
 	RootLocal = "local" // the task's own (NOMAD_TASK_DIR)
 	RootAlloc = "alloc" // the allocation's (NOMAD_ALLOC_DIR)
 )
 
-// SplitPath takes a path as the task names it apart: "/alloc/runs/a" is in
-// RootAlloc at "runs/a". ok is false for any other place.
+// SplitPath splits a path by the task's naming: "/alloc/runs/a" is "runs/a" in
+// RootAlloc. ok is false outside the roots.
 func SplitPath(name string) (root, path string, ok bool) {
 	clean := strings.TrimPrefix(filepath.Clean(name), "/")
 	root, path, _ = strings.Cut(clean, "/")
@@ -121,25 +115,24 @@ func SplitPath(name string) (root, path string, ok bool) {
 	return root, path, name != "" && (root == RootLocal || root == RootAlloc)
 }
 
-// FieldError is one thing that is wrong with a Config.
+// FieldError is an invalid field of a Config.
 type FieldError struct {
 	Field   string // as in the task's progress block
-	Value   string // what was given
-	Problem string // what is wrong, and what is allowed
+	Value   string // the given value
+	Problem string // what is wrong and what is allowed
 }
 
 func (e *FieldError) Error() string {
 	return fmt.Sprintf("progress.%s: %s, got %q", e.Field, e.Problem, e.Value)
 }
 
-// Validate returns every error of the configuration, joined; each is a *FieldError
-// and begins with the field's path, as in `progress.goal: must be …`.
+// Validate returns all errors, joined; each is a *FieldError such as `progress.goal:
+// must be …`.
 func (c Config) Validate() error {
 	_, err := c.compile()
 	return err
 }
 
-// compile validates the configuration and compiles its pattern, nil if it has none.
 func (c Config) compile() (*regexp.Regexp, error) {
 	var errs []error
 	bad := func(field, value, format string, args ...any) {
@@ -195,7 +188,6 @@ func (c Config) compile() (*regexp.Regexp, error) {
 	return re, errors.Join(errs...)
 }
 
-// checkSource checks what says where reports come from.
 func (c Config) checkSource(bad func(field, value, format string, args ...any)) {
 	type field struct{ name, value string }
 	var first string
@@ -254,13 +246,13 @@ func (c Config) checkSource(bad func(field, value, format string, args ...any)) 
 	}
 }
 
-// checkEndpoint checks the settings of the metrics endpoint. Where it may be follows from
-// the task's allocation (prometheus.Reach).
+// checkEndpoint validates the settings of the metrics endpoint. prometheus.Reach limits
+// its address by the task's allocation.
 func (c Config) checkEndpoint(bad func(field, value, format string, args ...any)) {
 	u, err := url.Parse(c.Prometheus)
 	switch {
 	case err != nil:
-		bad("prometheus", "", "is not a URL") // with what it says the error may tell a password
+		bad("prometheus", "", "is not a URL") // the parser's message may contain a password
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		bad("prometheus", redacted(c.Prometheus), "must be a URL like http://127.0.0.1:8000/metrics (${NOMAD_ADDR_label} is the address of a port)")
 	}
@@ -272,8 +264,7 @@ func (c Config) checkEndpoint(bad func(field, value, format string, args ...any)
 	}
 }
 
-// redacted is a URL without what may be secret, user, password and query, and any
-// other text as it is.
+// redacted removes user, password and query from a URL; other texts are unchanged.
 func redacted(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {
@@ -283,7 +274,6 @@ func redacted(text string) string {
 	return u.String()
 }
 
-// FormatOf returns the format that a file's name stands for, or nothing.
 func FormatOf(name string) string {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".jsonl", ".ndjson", ".json":
@@ -328,7 +318,6 @@ func (c Config) compilePattern(bad func(field, value, format string, args ...any
 	return re
 }
 
-// programSize returns the number of instructions of a valid pattern.
 func programSize(pattern string) int {
 	tree, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {

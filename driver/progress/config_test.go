@@ -15,7 +15,7 @@ func TestConfig_Validate(t *testing.T) {
 	const groups = `(?P<value>…), required, and (?P<step>…) and (?P<total>…), optional`
 	for _, c := range []struct {
 		config Config
-		want   []string // beginnings
+		want   []string // prefixes
 	}{
 		{Config{}, nil},
 		{Config{Preset: "keras", Metric: "val loss", Goal: "min"}, nil},

@@ -7,8 +7,8 @@ import "bytes"
 
 const maxDepth = 6 // of nested dicts whose names are kept
 
-// dictStart finds where a JSON object or a Python dict begins in a line, or −1. What
-// stands before it, a time stamp or a progress bar, is text.
+// dictStart returns the start of a JSON object or Python dict in a line, or −1. Text
+// before it may be a time stamp or progress bar.
 func dictStart(b []byte) int {
 	for i := 0; ; {
 		at := bytes.IndexByte(b[i:], '{')
@@ -30,15 +30,13 @@ func dictStart(b []byte) int {
 	}
 }
 
-// scanDict reads the names and numbers of a JSON object or a Python dict, which may
-// be nested, in single or double quotes, and cut off. Values are numbers, in quotes
-// or not, or what parseValue unwraps; NaN and None are what Python prints. Names in
-// nested dicts become paths (val.loss). It does not allocate.
-//
-// It is no JSON parser: it wants to find a loss in whatever people print.
+// scanDict reads the names and numbers of a JSON object or Python dict: nested, in
+// either quotes, possibly truncated. Values are numbers, possibly quoted, or what
+// parseValue unwraps; NaN and None are Python's. Names of nested dicts become paths
+// (val.loss). It does not allocate, and is lenient: it only has to find a loss.
 func (p *Parser) scanDict(b []byte) {
 	f := &p.found
-	path := &p.path // of the enclosing dicts, each name ended with a point
+	path := &p.path // of the enclosing dicts, each name followed by a point
 	var ends [maxDepth]int
 	depth, used, deeper := 0, 0, 0 // deeper: levels whose names did not fit
 
@@ -49,7 +47,7 @@ func (p *Parser) scanDict(b []byte) {
 			if depth == 0 && used == 0 && deeper == 0 && i == 1 {
 				continue // the outermost
 			}
-			// Within a list, or behind a name that could not be kept.
+			// Within a list, or below a name that did not fit.
 			deeper++
 		case '}':
 			i++
@@ -66,7 +64,7 @@ func (p *Parser) scanDict(b []byte) {
 		case '"', '\'':
 			end := stringEnd(b, i)
 			if end < 0 {
-				return // cut off within a string
+				return // truncated within a string
 			}
 			name := b[i+1 : end]
 			i = end + 1
@@ -117,7 +115,7 @@ func (p *Parser) scanDict(b []byte) {
 	}
 }
 
-// stringEnd returns the offset of the quote that ends the string at b[i], or −1.
+// stringEnd returns the offset of the closing quote of the string at b[i], or −1.
 func stringEnd(b []byte, i int) int {
 	q := b[i]
 	for i++; i < len(b); i++ {
@@ -138,11 +136,10 @@ func stringEnd(b []byte, i int) int {
 	return -1
 }
 
-// entry files one name and number of a dict.
 func (p *Parser) entry(name, full []byte, n number, nested bool) {
 	f := &p.found
 	if !nested && p.metric == "" && string(name) == "train_runtime" {
-		f.summary = true // Hugging Face's last line: means over all that was trained
+		f.summary = true // Hugging Face's last line: means over the whole training
 	}
 	switch kind := p.counter(name); {
 	case kind == countLR:
@@ -157,8 +154,8 @@ func (p *Parser) entry(name, full []byte, n number, nested bool) {
 			f.n = n.value
 		case countTotal:
 			f.total = n.value
-		case countBeside:
-			f.beside = n.value
+		case countPlainTotal:
+			f.plainTotal = n.value
 		case countEpoch:
 			f.epoch = n.value
 		case countEpochs:
@@ -189,7 +186,7 @@ func (p *Parser) entry(name, full []byte, n number, nested bool) {
 	f.add(c)
 }
 
-// best says whether a path has the name of a running optimum: best.loss.
+// best reports whether a path contains a running optimum, such as best.loss.
 func best(path []byte) bool {
 	for name := range bytes.SplitSeq(path, []byte(".")) {
 		if isBest(name) {
@@ -199,7 +196,7 @@ func best(path []byte) bool {
 	return false
 }
 
-// keep copies a name that lies in a scanner's buffer to one that lasts for the line.
+// keep copies a name from a scanner's buffer, for the duration of the line.
 func (p *Parser) keep(name []byte) []byte {
 	from := len(p.names)
 	if from+len(name) > cap(p.names) {

@@ -3,17 +3,17 @@
 
 package progress
 
-// Goals: whether a metric is to fall or to rise.
+// Goals: the direction in which a metric improves.
 const (
 	GoalMin = "min"
 	GoalMax = "max"
 )
 
-// rank orders metrics by how much they say about training; lower is better.
+// rank orders metrics by how much they tell about training; lower is better.
 type rank int8
 
 const (
-	rankNone      rank = iota - 1 // not a metric that is taken without being asked for
+	rankNone      rank = iota - 1 // not a metric unless configured
 	rankLoss                      // loss, train_loss, train/loss, lm loss
 	rankPartLoss                  // box_loss, nll_loss, train_loss_epoch
 	rankValLoss                   // val_loss, eval_loss
@@ -23,15 +23,14 @@ const (
 	rankPoor                      // best_*: flat between improvements; policy_loss: follows no goal
 )
 
-// word is what is known of one word of a metric's name.
 type word struct {
 	goal string
-	auto bool // a metric on its own in any text, where it stands before a value
+	auto bool // a metric by itself before any value
 	loss bool
 }
 
-// vocabulary knows one word. It is a switch and not a map since it is asked for
-// every name before a number, and a switch on converted bytes does not allocate.
+// vocabulary looks up a word. A switch on converted bytes does not allocate, and it
+// runs for every name before a number.
 func vocabulary(w []byte) (word, bool) {
 	switch string(w) {
 	case "loss", "losses":
@@ -58,7 +57,7 @@ func vocabulary(w []byte) (word, bool) {
 	return word{}, false
 }
 
-// qualifier knows the words that say of what, or how, a metric was computed.
+// qualifier classifies words that describe how a metric was computed.
 type qualifier uint8
 
 const (
@@ -84,11 +83,11 @@ func qualifies(w []byte) qualifier {
 	return 0
 }
 
-// InferGoal tells from a metric's name whether it is to fall ("min") or to rise
-// ("max"). ok is false, and the goal "min", when the name says nothing.
+// InferGoal infers from a metric's name whether it falls ("min") or rises ("max"). For
+// an unknown name ok is false and the goal "min".
 //
-// The last word that is known decides: val_accuracy rises, reward_loss falls. "neg"
-// before it turns it round, as in neg_mean_squared_error and neg_log_likelihood.
+// The last known word decides: val_accuracy rises, reward_loss falls. "neg" before it
+// inverts, as in neg_mean_squared_error.
 func InferGoal(metric string) (goal string, ok bool) {
 	if len(metric) > maxName {
 		metric = metric[len(metric)-maxName:]
@@ -119,12 +118,12 @@ func InferGoal(metric string) (goal string, ok bool) {
 }
 
 const (
-	maxName  = 64 // bytes of a name that are looked at when nobody asked for it
+	maxName  = 64 // bytes of a name unless it is configured
 	maxWords = 12
 )
 
-// nameWords is a metric's name in lower-case words, split at anything that is
-// neither letter nor digit, and where a capital follows a small letter.
+// nameWords is a metric's name in lower-case words, split at other characters than
+// letters and digits, and before capitals.
 type nameWords struct {
 	buf  [maxName * 2]byte
 	from [maxWords]uint8
@@ -165,9 +164,9 @@ func (n *nameWords) split(name []byte) {
 	}
 }
 
-// classify ranks a name as a metric that may be taken unasked. val says that the
-// line told of held-out data before the name; decimal that the value is not a mere
-// integer, which words such as "error" or "precision" need to be believed.
+// classify ranks a name that is not configured. val means that the line concerns
+// held-out data, decimal that the value is no plain integer, which ambiguous words such
+// as "error" require.
 func classify(name []byte, val, decimal bool) rank {
 	if len(name) > maxName {
 		return rankNone
@@ -199,7 +198,7 @@ func classify(name []byte, val, decimal bool) rank {
 	}
 	base := n.word(last)
 	if string(base) == "rate" || string(base) == "score" {
-		// error_rate, f1_score: the word before decides; learning_rate is nothing.
+		// error_rate, f1_score: the word before decides; learning_rate is no metric.
 		if last == first {
 			return rankNone
 		}
@@ -217,7 +216,7 @@ func classify(name []byte, val, decimal bool) rank {
 		w = word{GoalMin, true, true} // loss_cls, LOSS NER, loss/actor: a term of it
 		last++
 	}
-	if !w.auto && !(decimal && (believable(base) || quals&(qualTrain|qualVal) != 0)) {
+	if !w.auto && !(decimal && (needsDecimal(base) || quals&(qualTrain|qualVal) != 0)) {
 		return rankNone
 	}
 	if w.loss && last > first {
@@ -228,8 +227,8 @@ func classify(name []byte, val, decimal bool) rank {
 	return w.rank(quals, val, last > first)
 }
 
-// vocabulary knows the word at i, and cross_entropy: entropy alone is a bonus for
-// exploring as often as it is a loss.
+// vocabulary looks up the word at i, and cross_entropy: entropy alone may be a bonus
+// for exploration.
 func (n *nameWords) vocabulary(i int) (word, bool) {
 	if i > 0 {
 		switch string(n.word(i)) {
@@ -246,8 +245,8 @@ func (n *nameWords) vocabulary(i int) (word, bool) {
 	return vocabulary(n.word(i))
 }
 
-// aimless says whether a loss of that name follows no goal: those of reinforcement
-// learning, of which the reward tells.
+// aimless reports whether a loss follows no goal, as in reinforcement learning, where
+// the reward does.
 func aimless(w []byte) bool {
 	switch string(w) {
 	case "policy", "actor", "critic", "value", "function", "surrogate", "entropy", "pg", "pi", "vf", "kl", "qf", "q", "v":
@@ -256,7 +255,7 @@ func aimless(w []byte) bool {
 	return false
 }
 
-// setting says whether a word behind "loss" makes the name one of a setting.
+// setting reports whether a word after "loss" makes the name that of a setting.
 func setting(w []byte) bool {
 	switch string(w) {
 	case "scale", "scaler", "scaling", "weight", "weights", "fn", "func", "function", "type", "name", "coef", "coeff",
@@ -267,8 +266,8 @@ func setting(w []byte) bool {
 	return false
 }
 
-// believable are the words outside auto that are metrics when a decimal follows.
-func believable(w []byte) bool {
+// needsDecimal are ambiguous words that are metrics if a decimal follows.
+func needsDecimal(w []byte) bool {
 	switch string(w) {
 	case "error", "err", "cost", "map", "map50", "ap", "precision", "recall", "top1", "top5", "prec",
 		"prec1", "prec5", "rewards", "l1", "l2", "kl", "ap50", "r2":

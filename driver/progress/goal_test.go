@@ -51,12 +51,12 @@ func TestClassify(t *testing.T) {
 			must.Eq(t, want, classify([]byte(name), false, true), must.Sprint(name))
 		}
 	}
-	// Words that are often something else need a fraction, or a word before them.
+	// Ambiguous words need a decimal, or a word before them.
 	must.Eq(t, rankNone, classify([]byte("error"), false, false))
 	must.Eq(t, rankFalling, classify([]byte("error"), false, true))
 	must.Eq(t, rankNone, classify([]byte("precision"), false, false))
 	must.Eq(t, rankNone, classify([]byte(strings.Repeat("a_", 40)+"loss"), false, true))
-	// The line told of held-out data.
+	// The line concerns held-out data.
 	must.Eq(t, rankValLoss, classify([]byte("loss"), true, true))
 	must.Eq(t, rankLoss, classify([]byte("train loss"), true, true))
 }

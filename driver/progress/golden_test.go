@@ -20,7 +20,6 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/*.want anew")
 
-// render is how a .want file shows a report.
 func render(r Report) string {
 	n := func(v float64) string {
 		if !isSet(v) {
@@ -43,8 +42,8 @@ func readAll(t testing.TB, r *Reader) []Report {
 	}
 }
 
-// unread are the samples that are not read as their .want says, and why.
-var unread = map[string]string{
+// misread are samples that are not read as in their .want, with the reason.
+var misread = map[string]string{
 	"plain-basicsr": "its metric has a name of its own, l_pix",
 	"plain-cifar":   "the position is the last word of the line, 10/391",
 	"plain-cntk":    "a step is a range, \"Minibatch[ 1- 100]\"",
@@ -56,16 +55,15 @@ var unread = map[string]string{
 	"plain-wenet":   "\"Batch 1/100\" is an epoch and a batch",
 }
 
-// TestGolden reads the samples of testdata, which have the form of what the public
-// frameworks print, with automatic settings, and with the preset that their names
-// begin with. At least 95 % must be read without an option: every value, step and
-// total.
+// TestGolden reads samples in the formats of public frameworks, automatically and with
+// the preset in their names. At least 95 % must be read fully, with every value, step
+// and total.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.log")
 	must.NoError(t, err)
 	must.Greater(t, 100, len(files))
 	logs := len(slices.DeleteFunc(slices.Clone(files), func(f string) bool { return strings.HasPrefix(f, "testdata/noise") }))
-	share := 1 - float64(len(unread))/float64(logs)
+	share := 1 - float64(len(misread))/float64(logs)
 	t.Logf("%.1f %% of %d samples", 100*share, logs)
 	must.GreaterEq(t, 0.95, share)
 	for _, file := range files {
@@ -89,12 +87,12 @@ func TestGolden(t *testing.T) {
 				must.Eq(t, st.Lines, st.Reports+st.Noise+st.Other+st.NotNumber+st.Shape+st.Eval)
 
 				golden := "testdata/" + name + ".want"
-				if *update && config.Preset == "" && unread[name] == "" {
+				if *update && config.Preset == "" && misread[name] == "" {
 					must.NoError(t, os.WriteFile(golden, []byte(got.String()), 0o644))
 				}
 				want, err := os.ReadFile(golden)
 				must.NoError(t, err)
-				if unread[name] != "" {
+				if misread[name] != "" {
 					must.NotEq(t, string(want), got.String(), must.Sprint("is read now: take it off the list"))
 					return
 				}

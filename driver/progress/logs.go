@@ -19,90 +19,83 @@ import (
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
-// Bounds of one Poll, for each of the two streams.
+// Bounds of one Poll, per stream.
 const (
 	pollBytes   = 8 << 20
 	pollReports = 8192
-	pollTime    = 250 * time.Millisecond // for a pattern that is slow
+	pollTime    = 250 * time.Millisecond // for slow patterns
 	maxEntries  = 100_000                // of the log directory
-	idleAfter   = 3 * time.Second        // before a line that has not ended is looked at
+	idleAfter   = 3 * time.Second        // before an unfinished line is parsed
 )
 
-// Offset is a position in a task's logs: everything before it has been reported. It
-// can be stored as JSON.
+// Offset is a position in a task's logs, up to which everything has been reported.
 type Offset struct {
 	Stdout Position `json:"stdout"`
 	Stderr Position `json:"stderr"`
 	Parser State    `json:"parser"`
 }
 
-// Position is the beginning of the first line of a stream that was not ended yet. Its
-// Inode is 0 if nothing was read yet.
+// Position is the start of the first unfinished line of a stream. Inode 0 means that
+// nothing was read.
 type Position struct {
-	File int64 `json:"file"` // index of the rotated file
+	File int64 `json:"file"` // number of the rotated file
 	tail.Offset
 	Line int64 `json:"line,omitempty"` // complete lines before
 	Long bool  `json:"long,omitempty"` // within a line that is too long to keep
-	Done bool  `json:"done,omitempty"` // that line has given its report
+	Done bool  `json:"done,omitempty"` // that line has been reported
 }
 
-// Logs follows stdout and stderr of a task in the files that Nomad's log collector
-// writes, <task>.stdout.N and <task>.stderr.N. Package tail follows each file; Logs
-// goes from one to the next. It is not safe for concurrent use.
+// Logs follows the stdout and stderr of a task in the files of Nomad's log collector,
+// <task>.stdout.N and <task>.stderr.N. It is not safe for concurrent use.
 //
-// The collector (client/logmon/logging/rotator.go of Nomad 1.11.2) writes the file
-// with the highest N, flushes it before it creates the next one, may split a line
-// between two, skips numbers that are taken, and removes the oldest files. After a
-// restart it appends to the highest. So a file is complete once a higher one exists,
-// and the next one is the lowest that is higher. The file being read is kept open:
-// its end is still read when it was removed in the meantime. What was removed before
-// it was reached is counted in Stats.LostFiles; nothing else is skipped, however far
-// the reading is behind.
+// The collector (client/logmon/logging/rotator.go of Nomad 1.11.2) writes to the file
+// with the highest N, flushes it before creating the next, may split a line between
+// two, skips existing numbers, and removes the oldest files. After a restart it appends
+// to the highest. So a file is complete once a higher one exists, and the next one is
+// the lowest that is higher. The current file stays open and is read to its end even if
+// removed. Files removed before being opened are counted in Stats.LostFiles; nothing
+// else is skipped.
 type Logs struct {
-	root   *taskfs.Dir
-	dir    string
-	parser *Parser
-	now    func() time.Time
-	out    *stream
-	err    *stream
-	stats  Stats
-	closed bool
-	most   int // maxEntries, fewer in tests
+	root     *taskfs.Dir
+	dir      string
+	parser   *Parser
+	now      func() time.Time
+	out      *stream
+	err      *stream
+	stats    Stats
+	closed   bool
+	maxNames int // maxEntries, fewer in tests
 }
 
-// stream is one of the two.
 type stream struct {
 	prefix string // path up to the number
 	split  splitter
 
-	file     *tail.File  // nil: not found yet
-	index    int64       // of file; where to begin if there is none
-	from     tail.Offset // in it, if there is none
-	started  bool        // index means something
-	straddle *Position
-	touched  time.Time // when the partial line grew last
-	tried    bool      // idle was called since
+	file      *tail.File  // nil: not found yet
+	index     int64       // of file, or where to begin
+	from      tail.Offset // offset to begin at
+	started   bool        // index is valid
+	straddle  *Position
+	lastGrew  time.Time // when the partial line last grew
+	idleTried bool      // idle was called since
 }
 
-// NewLogs returns a follower of a task's logs in dir beneath root: the allocation's log
-// directory (<alloc>/alloc/logs). root remains the caller's, and must stay open; dir and
-// the files may come later. It begins with the oldest file that is there, unless
-// SetOffset says otherwise.
+// NewLogs returns a follower of a task's logs in dir beneath root: <alloc>/alloc/logs.
+// The caller keeps root open; dir and files may appear later. Without SetOffset it
+// begins with the oldest file.
 func NewLogs(root *taskfs.Dir, dir, task string, p *Parser) *Logs {
-	l := &Logs{root: root, dir: dir, parser: p, now: time.Now, most: maxEntries}
+	l := &Logs{root: root, dir: dir, parser: p, now: time.Now, maxNames: maxEntries}
 	l.out = &stream{prefix: path.Join(dir, task+".stdout."), split: splitter{parser: p}}
 	l.err = &stream{prefix: path.Join(dir, task+".stderr."), split: splitter{parser: p}}
 	return l
 }
 
-// Poll reads what was written since the last call and returns the reports in it, up
-// to 8 MiB and about 8,000 reports of each stream; Stats().More tells that there is
-// more. All reports of a call carry the time of the call. stderr comes first, since
-// progress bars, which go there, give the lines on stdout their step.
+// Poll returns the new reports, from up to 8 MiB and with about 8,000 reports per
+// stream; Stats().More is set if there is more. All carry the time of the call. stderr
+// comes first, because its progress bars hold the steps of stdout's lines.
 //
-// It returns the reports it has together with the errors it met; the other stream
-// and the next Poll are not affected by an error. Files and a directory that do not
-// exist are no error: logs may be disabled, or not be created yet.
+// Errors affect neither the other stream nor the next Poll, and are returned with the
+// reports. Missing files or a missing directory are no error.
 func (l *Logs) Poll(ctx context.Context) ([]Report, error) {
 	if l.closed {
 		return nil, fmt.Errorf("read logs: %w", tail.ErrClosed)
@@ -112,7 +105,7 @@ func (l *Logs) Poll(ctx context.Context) ([]Report, error) {
 		return nil, err
 	}
 	var errs []error
-	names, err := l.root.Names(l.dir, l.most)
+	names, err := l.root.Names(l.dir, l.maxNames)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, fmt.Errorf("look for logs: %w", err))
 	}
@@ -131,8 +124,8 @@ func (l *Logs) Poll(ctx context.Context) ([]Report, error) {
 	return reports, errors.Join(errs...)
 }
 
-// indices returns the numbers of the stream's files, ascending. A number is written as
-// the collector does.
+// indices returns the numbers of the stream's files, ascending, as the collector
+// formats them.
 func (s *stream) indices(names []string) (found []int64) {
 	prefix := path.Base(s.prefix)
 	for _, name := range names {
@@ -146,18 +139,18 @@ func (s *stream) indices(names []string) (found []int64) {
 	return found
 }
 
-// follow reads a stream up to the bounds. found was listed before anything is read,
-// so that a file which has a successor in it is complete.
+// follow reads a stream up to the bounds. found must be listed before reading, so that
+// a file with a successor in it is complete.
 func (l *Logs) follow(ctx context.Context, s *stream, found []int64, now time.Time, reports *[]Report) error {
 	var errs []error
 	budget, most := pollBytes, len(*reports)+pollReports
-	gone := s.file == nil // what we are to read has no name
+	gone := s.file == nil // the file being read has no name
 	for {
 		if s.file != nil {
 			n, full, err := l.drain(ctx, s, budget, most, reports)
 			budget -= n
 			if n > 0 {
-				s.touched, s.tried = now, false
+				s.lastGrew, s.idleTried = now, false
 			}
 			if gone = errors.Is(err, tail.ErrGone); err != nil && !gone {
 				errs = append(errs, err)
@@ -167,11 +160,11 @@ func (l *Logs) follow(ctx context.Context, s *stream, found []int64, now time.Ti
 				break
 			}
 		}
-		// At the end of this file, or where it can be read no further. It is complete
-		// if another one follows.
+		// At the end of this file, or where it is unreadable: it is complete if another
+		// one follows.
 		opened, err := l.next(ctx, s, found)
 		if !opened && err == nil && gone {
-			opened, err = l.again(ctx, s, found)
+			opened, err = l.startOver(ctx, s, found)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -183,14 +176,14 @@ func (l *Logs) follow(ctx context.Context, s *stream, found []int64, now time.Ti
 	if s.file != nil {
 		l.stats.Behind += s.file.Behind()
 	}
-	if len(s.split.partial) > 0 && !s.tried && now.Sub(s.touched) >= idleAfter {
-		s.tried = true
+	if len(s.split.partial) > 0 && !s.idleTried && now.Sub(s.lastGrew) >= idleAfter {
+		s.idleTried = true
 		s.split.idle()
 	}
 	return errors.Join(errs...)
 }
 
-// drain reads the open file to its end, or to the bounds: full then.
+// drain reads the open file to its end, or to the bounds (full).
 func (l *Logs) drain(ctx context.Context, s *stream, budget, most int, reports *[]Report) (read int, full bool, err error) {
 	for begin := l.now(); read < budget && len(*reports) < most; {
 		if l.now().Sub(begin) > pollTime {
@@ -215,14 +208,13 @@ func (l *Logs) drain(ctx context.Context, s *stream, budget, most int, reports *
 	return read, true, nil
 }
 
-// restart forgets a line that will not go on: its file was truncated or replaced.
+// restart drops an unfinished line whose file was truncated or replaced.
 func (l *Logs) restart(s *stream) {
 	l.stats.Truncated++
 	s.straddle = nil
 	s.split.reset()
 }
 
-// next opens the file to begin or to go on with, if it is there.
 func (l *Logs) next(ctx context.Context, s *stream, found []int64) (bool, error) {
 	var errs []error
 	for _, n := range found {
@@ -243,18 +235,18 @@ func (l *Logs) next(ctx context.Context, s *stream, found []int64) (bool, error)
 		case err != nil:
 			errs = append(errs, err)
 			if errors.Is(err, taskfs.ErrKind) || errors.Is(err, fs.ErrPermission) {
-				continue // perhaps a later one can be read
+				continue // a later one may be readable
 			}
 			return false, errors.Join(errs...)
 		}
 		switch {
 		case s.file != nil:
-			s.leave()
+			s.closeFile()
 			l.stats.LostFiles += n - s.index - 1
 		case !s.started:
 			l.stats.LostFiles += n
 		case n > s.index:
-			l.stats.LostFiles += n - s.index // where we were is gone, too
+			l.stats.LostFiles += n - s.index // the current one is gone, too
 			s.split.reset()
 		case restarted:
 			l.restart(s)
@@ -265,10 +257,10 @@ func (l *Logs) next(ctx context.Context, s *stream, found []int64) (bool, error)
 	return false, errors.Join(errs...)
 }
 
-// again begins anew if the numbers did, because somebody has removed the logs: ours is
-// gone, and there are only lower ones. One that was read must be older than those, or
-// else the collector still writes to what has no name.
-func (l *Logs) again(ctx context.Context, s *stream, found []int64) (bool, error) {
+// startOver restarts if the numbers did because the logs were removed: the current file
+// is gone and only lower numbers exist. Those must be newer than a file being read, or
+// the collector still writes to that unnamed one.
+func (l *Logs) startOver(ctx context.Context, s *stream, found []int64) (bool, error) {
 	if !s.started || len(found) == 0 || found[len(found)-1] >= s.index {
 		return false, nil
 	}
@@ -289,9 +281,9 @@ func (l *Logs) again(ctx context.Context, s *stream, found []int64) (bool, error
 	return l.next(ctx, s, found)
 }
 
-// leave closes the current file, and notes where its last line began if the line is
-// not ended: it goes on in the next file.
-func (s *stream) leave() {
+// closeFile closes the current file and keeps the position of an unfinished line, which
+// continues in the next file.
+func (s *stream) closeFile() {
 	if s.split.pending > 0 && s.straddle == nil && !s.split.over {
 		at := s.position()
 		s.straddle = &at
@@ -299,7 +291,6 @@ func (s *stream) leave() {
 	s.file.Close()
 }
 
-// position returns where the line began that is not ended.
 func (s *stream) position() Position {
 	switch {
 	case s.straddle != nil && !s.split.over:
@@ -318,7 +309,6 @@ func (s *stream) position() Position {
 	return at
 }
 
-// Goal says which way the metric improves, or "" while none is known.
 func (l *Logs) Goal() string {
 	if l.parser.Metric() == "" {
 		return ""
@@ -326,23 +316,21 @@ func (l *Logs) Goal() string {
 	return l.parser.Goal()
 }
 
-// Note is a sentence for people about what is assumed, or "".
 func (l *Logs) Note() string { return l.parser.Note() }
 
-// Offset returns where to go on after a restart, an Offset as JSON. It points to the
-// beginning of a line that is not ended, so that the line will be read whole.
+// Offset returns the position for a later process as JSON: the start of the unfinished
+// line.
 func (l *Logs) Offset() json.RawMessage {
 	data, err := json.Marshal(Offset{Stdout: l.out.position(), Stderr: l.err.position(), Parser: l.parser.State()})
 	if err != nil {
-		return nil // numbers and texts always can
+		return nil // cannot fail
 	}
 	return data
 }
 
-// SetOffset goes on at a position that Offset has returned, and restores the state of
-// the parser. It is to be called before the first Poll. Where the file is gone, the
-// next one is read from its beginning; where it was replaced or is shorter, it is
-// read from its own beginning. What makes no sense is left aside.
+// SetOffset continues at a position from Offset, with the parser's state; call it
+// before the first Poll. If the file is gone, the next one is read; if it was replaced
+// or truncated, it is read from its start. Invalid data is ignored.
 func (l *Logs) SetOffset(data json.RawMessage) {
 	var o Offset
 	if json.Unmarshal(data, &o) != nil {
@@ -358,15 +346,12 @@ func (l *Logs) SetOffset(data json.RawMessage) {
 	l.parser.SetState(o.Parser)
 }
 
-// Stats returns what was read so far.
 func (l *Logs) Stats() Stats {
 	st := l.stats
 	st.Oversized = l.out.split.long + l.err.split.long
 	return st
 }
 
-// Close closes the files that are kept open. Poll fails from then on; Offset and
-// Stats do not.
 func (l *Logs) Close() error {
 	l.closed = true
 	var errs []error

@@ -27,16 +27,14 @@ import (
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
-// clock is a time that tests set.
 type clock struct{ now time.Time }
 
 func (c *clock) wait(d time.Duration) { c.now = c.now.Add(d) }
 
-// fixture is a log directory and a follower of one task in it.
 type fixture struct {
 	t     testing.TB
 	dir   string
-	root  *taskfs.Dir // in which dir lies
+	root  *taskfs.Dir
 	logs  *Logs
 	clock *clock
 }
@@ -59,13 +57,11 @@ func (f *fixture) follow(task string) *Logs {
 	return l
 }
 
-// offset is where the follower is.
 func (f *fixture) offset() (o Offset) {
 	must.NoError(f.t, json.Unmarshal(f.logs.Offset(), &o))
 	return o
 }
 
-// restart replaces the follower by one that goes on at its offset.
 func (f *fixture) restart() {
 	o := f.logs.Offset()
 	must.NoError(f.t, f.logs.Close())
@@ -85,7 +81,6 @@ func (f *fixture) write(name, text string) {
 
 func (f *fixture) remove(name string) { must.NoError(f.t, os.Remove(f.path(name))) }
 
-// poll returns the values of the reports.
 func (f *fixture) poll() []float64 {
 	reports, err := f.logs.Poll(context.Background())
 	must.NoError(f.t, err)
@@ -144,7 +139,7 @@ func TestLogs_partialLines(t *testing.T) {
 	f.write("train.stdout.0", "25\nstep=2 loss=0.25\rstep=3 loss=")
 	f.want(0.125, 0.25)
 
-	// Idle: the last word may go on, all before it is taken, once.
+	// Idle: the last word may continue; everything before it is parsed once.
 	f.write("train.stdout.0", "0.5 acc=0.")
 	f.want()
 	f.clock.wait(idleAfter)
@@ -166,7 +161,7 @@ func TestLogs_partialLines(t *testing.T) {
 	f.write("train.stdout.0", "2.5\n")
 	f.want(12.5)
 
-	// A dict that is not closed is not looked at: its step may come.
+	// An unclosed dict is not parsed: its step may follow.
 	f = newFixture(t)
 	f.write("train.stdout.0", "{'loss': 0.75, ")
 	f.want()
@@ -176,7 +171,7 @@ func TestLogs_partialLines(t *testing.T) {
 	f.want()
 	f.clock.wait(time.Hour)
 	f.want(0.75)
-	f.restart() // the report of this line has been given
+	f.restart() // this line has been reported
 	f.want()
 	f.write("train.stdout.0", "\n{'loss': 3.5}\n")
 	f.want(3.5)
@@ -186,25 +181,26 @@ func TestLogs_rotation(t *testing.T) {
 	f := newFixture(t)
 	f.write("train.stdout.0", "loss=1.0\nloss=2.")
 	f.want(1)
-	// The end of the file comes together with the next one, and a line straddles.
+	// The file's end appears together with the next file, and a line straddles both.
 	f.write("train.stdout.0", "5\nloss=3")
 	f.write("train.stdout.1", ".5\nlo")
 	f.want(2.5, 3.5)
-	// Several rotations between two polls, the file we read removed, then a gap.
+	// Several rotations between two polls, the current file removed, then a gap.
 	f.write("train.stdout.1", "ss=4.")
 	f.write("train.stdout.2", "5\n")
 	f.write("train.stdout.3", "")
 	f.write("train.stdout.10", "loss=5.5\n")
 	f.remove("train.stdout.0")
-	f.remove("train.stdout.1") // what is in it can still be read, since it is open
+	f.remove("train.stdout.1") // it is open and can still be read
 	f.want(4.5, 5.5)
-	must.Eq(t, 6, f.logs.Stats().LostFiles) // 4 to 9 have never been
+	must.Eq(t, 6, f.logs.Stats().LostFiles) // 4 to 9 never existed
 	f.write("train.stdout.10", "loss=6.5\n")
 	f.want(6.5)
-	// One we have not seen is removed: counted, and the line it cut is not made up.
+	// Another file is removed unread: it is counted, and the line that it cut is not
+	// invented.
 	f.write("train.stdout.10", "loss=7.")
 	f.write("train.stdout.12", "5\nloss=8.5\n")
-	f.want(7.5, 8.5) // cannot be told from a line that straddles
+	f.want(7.5, 8.5) // indistinguishable from a straddling line
 	must.Eq(t, 7, f.logs.Stats().LostFiles)
 	must.Eq(t, 0, f.logs.Stats().Truncated)
 }
@@ -227,19 +223,17 @@ func TestLogs_truncated(t *testing.T) {
 	f.want(4)
 	must.Eq(t, 1, f.logs.Stats().Truncated)
 
-	// Replaced under its name.
 	f.write("new", "loss=5.0\nloss=6.0\nloss=7.0\n")
 	must.NoError(t, os.Rename(f.path("new"), f.path("train.stdout.0")))
 	f.want(5, 6, 7)
 	must.Eq(t, 2, f.logs.Stats().Truncated)
 
-	// Removed and begun anew.
 	f.write("train.stdout.1", "loss=8.0\n")
 	f.want(8)
 	must.NoError(t, os.Chtimes(f.path("train.stdout.1"), time.Unix(1000, 0), time.Unix(1000, 0)))
 	must.NoError(t, os.Chtimes(f.path("train.stdout.0"), time.Unix(900, 0), time.Unix(900, 0)))
 	f.remove("train.stdout.1")
-	f.want() // 0 is old: whoever writes still writes to what we hold
+	f.want() // 0 is older: the collector still writes to the open file
 	f.remove("train.stdout.0")
 	f.want()
 	f.write("train.stdout.0", "loss=9.0\n")
@@ -284,7 +278,6 @@ func TestLogs_planted(t *testing.T) {
 	must.NoError(t, os.Mkdir(f.path("train.stdout.1"), 0o755))
 	f.write("train.stdout.2", "loss=1.0\n")
 	check(1)
-	// What comes next cannot be read: we stay, and go on with the one after it.
 	must.NoError(t, os.Symlink(f.path("train.stdout.2"), f.path("train.stdout.3")))
 	f.write("train.stdout.2", "loss=2.0\n")
 	check(2)
@@ -293,7 +286,6 @@ func TestLogs_planted(t *testing.T) {
 	f.remove("train.stderr.0")
 	f.want()
 
-	// The directory itself.
 	other := newFixture(t)
 	other.write("train.stdout.0", "loss=66.0\n")
 	must.NoError(t, os.Symlink(other.dir, filepath.Join(filepath.Dir(f.dir), "link")))
@@ -304,7 +296,7 @@ func TestLogs_planted(t *testing.T) {
 
 func TestLogs_unreadable(t *testing.T) {
 	f := newFixture(t)
-	if os.Geteuid() == 0 { // root reads everything: let this thread be somebody else
+	if os.Geteuid() == 0 { // root can read everything: change this thread's user
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		must.NoError(t, os.Chown(f.dir, 65534, -1))
@@ -335,12 +327,11 @@ func TestLogs_unreadable(t *testing.T) {
 	f.want(3)
 }
 
-// A file that is open and fails to be read is left for the next one.
 func TestLogs_readError(t *testing.T) {
 	f := newFixture(t)
 	f.write("train.stdout.0", "loss=1.0\n")
 	f.want(1)
-	f.logs.out.file.Close() // a file that is closed fails as one does with EIO
+	f.logs.out.file.Close() // a closed file fails like one with EIO
 	_, err := f.logs.Poll(context.Background())
 	must.ErrorIs(t, err, tail.ErrClosed)
 	f.write("train.stdout.1", "loss=2.0\n")
@@ -355,12 +346,12 @@ func TestLogs_bounds(t *testing.T) {
 	line := "noise without any number in it, over and over again\n"
 	f.write("train.stdout.0", strings.Repeat(line, 3*pollBytes/2/len(line)))
 	f.write("train.stderr.0", strings.Repeat("loss=0.5\n", 2*pollReports))
-	f.want2(pollReports)
+	f.wantAtLeast(pollReports)
 	st := f.logs.Stats()
 	must.True(t, st.More)
 	must.Between(t, pollBytes, st.Bytes, pollBytes+pollReports*9+2*chunk)
 	must.Positive(t, st.Behind)
-	f.want2(1000)
+	f.wantAtLeast(1000)
 	for range 5 {
 		f.poll()
 	}
@@ -377,10 +368,8 @@ func TestLogs_bounds(t *testing.T) {
 	f.want(0.5)
 }
 
-// want2 polls and expects at least n reports.
-func (f *fixture) want2(n int) { must.GreaterEq(f.t, n, len(f.poll())) }
+func (f *fixture) wantAtLeast(n int) { must.GreaterEq(f.t, n, len(f.poll())) }
 
-// A slow pattern must not hold up the caller for long.
 func TestLogs_slow(t *testing.T) {
 	f := newFixture(t)
 	f.write("train.stdout.0", strings.Repeat("x\n", 1<<20))
@@ -392,7 +381,7 @@ func TestLogs_slow(t *testing.T) {
 
 func TestLogs_tooManyFiles(t *testing.T) {
 	f := newFixture(t)
-	f.logs.most = 10
+	f.logs.maxNames = 10
 	f.write("train.stdout.0", "loss=0.5\n")
 	for i := range 10 {
 		f.write(fmt.Sprintf("x%d", i), "")
@@ -412,7 +401,7 @@ func TestLogs_resume(t *testing.T) {
 	f.want(2)
 	f.restart()
 	f.write("train.stdout.1", ".0\n")
-	f.want(3) // read from the beginning of the line, which is in the file before
+	f.want(3) // read from the start of the line, in the file before
 	f.restart()
 	must.Eq(t, "loss", f.logs.parser.Metric())
 	f.want()
@@ -429,25 +418,21 @@ func TestLogs_resume(t *testing.T) {
 	must.Eq(t, 4, reports[0].Step)
 	must.Eq(t, 4, reports[0].Line)
 
-	// The file is gone: on with the next.
 	f.restart()
 	f.write("train.stdout.5", "loss 5.0\n")
 	f.remove("train.stdout.2")
 	f.want(5)
 	must.Eq(t, 3, f.logs.Stats().LostFiles)
-	// It is shorter.
 	f.restart()
 	must.NoError(t, os.Truncate(f.path("train.stdout.5"), 0))
 	f.write("train.stdout.5", "loss 6\n")
 	f.want()
 	f.write("train.stdout.5", "loss 6.5\n")
 	f.want(6.5)
-	// Another file has its name.
 	f.restart()
 	f.write("new", "epoch 9: loss 7.5\nepoch 9: loss 8.5\n")
 	must.NoError(t, os.Rename(f.path("new"), f.path("train.stdout.5")))
 	f.want(7.5, 8.5)
-	// Only lower numbers are there.
 	f.restart()
 	f.remove("train.stdout.0")
 	f.remove("train.stdout.1")
@@ -456,13 +441,11 @@ func TestLogs_resume(t *testing.T) {
 	f.write("train.stdout.0", "loss 9.5\n")
 	f.want(9.5)
 
-	// It was written anew in place, and is longer.
 	f.restart()
 	must.NoError(t, os.Truncate(f.path("train.stdout.0"), 0))
 	f.write("train.stdout.0", "loss 9.0 and more\nloss 9.5\n")
 	f.want(9, 9.5)
 
-	// A line that is too long is not read again.
 	f.write("train.stdout.0", strings.Repeat("long ", maxLine))
 	f.want()
 	f.restart()
@@ -471,18 +454,17 @@ func TestLogs_resume(t *testing.T) {
 	f.want(10.5, 11.5)
 	must.Less(t, 100, f.logs.Stats().Bytes)
 
-	// Nonsense is left aside.
 	f.logs = f.follow("train")
 	f.logs.SetOffset([]byte(`{"stdout": {"inode": 5, "file": -1}, "stderr": {"inode": 1, "pos": -1}}`))
 	f.logs.SetOffset([]byte("nonsense"))
 	f.want(9, 9.5, 10.5, 11.5)
 }
 
-// Whatever Nomad's own collector does with the output, and whenever we poll or are
-// restarted, each report is read once and in order as long as its file is there.
+// Whatever Nomad's collector does, and however polls and restarts fall, each report is
+// read once and in order while its file exists.
 func TestLogs_nomadRotator(t *testing.T) {
-	// Below some 32 KiB, which no job can configure, lines straddle files often. (The
-	// collector never ends when a line is longer than a file may be.)
+	// Below some 32 KiB, which no job can configure, lines often straddle files. (The
+	// collector loops on a line longer than a file.)
 	rng := rand.New(rand.NewPCG(3, 4))
 	for round := range 6 {
 		f := newFixture(t)
@@ -525,8 +507,8 @@ func TestLogs_nomadRotator(t *testing.T) {
 	}
 }
 
-// The same with files that are removed behind our back: what is read is in order, no
-// report comes twice, and what is missing is accounted for.
+// The same with files removed concurrently: reports stay in order and unique, and
+// losses are counted.
 func TestLogs_anyHistory(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f := newFixture(t)
@@ -579,7 +561,7 @@ func TestLogs_anyHistory(t *testing.T) {
 	})
 }
 
-// Files that are open are closed again, and a Poll with nothing new is cheap.
+// Open files are closed again, and an idle Poll is cheap.
 func TestLogs_files(t *testing.T) {
 	f := newFixture(t)
 	open := func() int {
@@ -615,8 +597,6 @@ func BenchmarkLogs_idle(b *testing.B) {
 	}
 }
 
-// BenchmarkLogs follows a gigabyte while it is rotated, and reports by how much the
-// live heap has grown meanwhile, in MiB.
 func BenchmarkLogs(b *testing.B) {
 	part := append(noise(9<<20), samples(b, "*.log", 1<<20)...)
 	live := func() float64 {

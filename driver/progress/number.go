@@ -9,13 +9,13 @@ import (
 	"strconv"
 )
 
-// Classes of bytes, for the scanners' inner loops.
+// Classes of bytes for the scanners' inner loops.
 const (
 	classLetter = 1 << iota // A–Z, a–z, _
 	classDigit              // 0–9
 	classSpace              // space, tab
-	classJoin               // . / - @ within a name, when a letter follows
-	classBreak              // , ; | ) end what a word said of the figures behind it
+	classJoin               // . / - @ within a name, if a letter follows
+	classBreak              // , ; | ) end the scope of a qualifying word
 )
 
 var class = func() (t [256]uint8) {
@@ -50,7 +50,6 @@ func lower(c byte) byte {
 	return c
 }
 
-// hasFold says whether b begins with word, which is lower-case ASCII.
 func hasFold(b []byte, word string) bool {
 	if len(b) < len(word) {
 		return false
@@ -63,21 +62,19 @@ func hasFold(b []byte, word string) bool {
 	return true
 }
 
-// equalFold says whether b is word, which is lower-case as far as it is ASCII.
+// equalFold reports whether b is word, which is lower-case as far as it is ASCII.
 func equalFold(b []byte, word string) bool {
 	return len(b) == len(word) && hasFold(b, word)
 }
 
-// number is what parseNumber read.
 type number struct {
 	value   float64
-	end     int  // offset behind it
+	end     int  // offset after it
 	decimal bool // it had a point, an exponent, or was nan or inf
 }
 
-// parseNumber reads a number that starts at b[i]: 12, -0.5, .5, 1e-4, 1_000, nan,
-// -inf, Infinity. It does not look at what follows, except that nan and inf must be
-// whole words.
+// parseNumber reads a number at b[i]: 12, -0.5, .5, 1e-4, 1_000, nan, -inf, Infinity.
+// It ignores what follows, except that nan and inf must be whole words.
 func parseNumber(b []byte, i int) (number, bool) {
 	j := i
 	if j < len(b) && (b[j] == '-' || b[j] == '+') {
@@ -123,8 +120,8 @@ func parseNumber(b []byte, i int) (number, bool) {
 		}
 	}
 
-	// Most numbers of a log are short, and exact as the quotient of two integers. To
-	// ask strconv for them as well takes 10 % longer for a whole log (BenchmarkReader).
+	// Short numbers are exact as the quotient of two integers; strconv would take 10 %
+	// longer for a whole log (BenchmarkReader).
 	if scale >= 0 && j-first <= 15 && b[i] != '-' {
 		v := float64(digits)
 		if scale > 0 {
@@ -139,7 +136,7 @@ func parseNumber(b []byte, i int) (number, bool) {
 	if underscores {
 		text = bytes.ReplaceAll(text, []byte("_"), nil)
 	}
-	v, _ := strconv.ParseFloat(string(text), 64) // out of range gives ±Inf or 0, as is right here
+	v, _ := strconv.ParseFloat(string(text), 64) // ±Inf or 0 when out of range, as intended
 	return number{value: v, end: j, decimal: decimal}, true
 }
 
@@ -159,7 +156,7 @@ func parseSpecial(b []byte, i int, neg bool) (number, bool) {
 	if n < len(rest) && isWord(rest[n]) {
 		return number{}, false
 	}
-	// Lightning and tqdm pad every figure to a width: nan becomes nan.0.
+	// Lightning and tqdm pad figures: nan becomes nan.0.
 	if string(rest[n:min(n+2, len(rest))]) == ".0" && (n+2 == len(rest) || !isWord(rest[n+2])) {
 		n += 2
 	}
@@ -169,9 +166,8 @@ func parseSpecial(b []byte, i int, neg bool) (number, bool) {
 	return number{value: v, end: i + n, decimal: true}, true
 }
 
-// ends says whether a number may end at b[i]: what follows neither makes it a part
-// of something else (2ms, 10:30, 1.2.3) nor is a letter. A full stop that ends a
-// sentence and a per cent sign are fine.
+// ends reports whether a number may end at b[i]: not as part of 2ms, 10:30 or 1.2.3,
+// but before a final full stop or per cent sign.
 func ends(b []byte, i int) bool {
 	if i >= len(b) {
 		return true
@@ -188,12 +184,12 @@ func ends(b []byte, i int) bool {
 	}
 }
 
-// wrappers are what frameworks print around a number: tensor(0.5, grad_fn=…).
+// wrappers surround a framework's numbers: tensor(0.5, grad_fn=…).
 var wrappers = []string{"tensor(", "np.float64(", "np.float32(", "np.float16(", "float(",
 	"array(", "device_array(", "devicearray("}
 
-// parseValue reads the value of a pair: a number, perhaps in quotes, in a list of
-// one, or wrapped as wrappers says; something must end it properly.
+// parseValue reads the value of a pair: a number, possibly quoted, in a list of one, or
+// wrapped, with a proper end.
 func parseValue(b []byte, i int) (number, bool) {
 	if i >= len(b) {
 		return number{}, false

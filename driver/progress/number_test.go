@@ -82,7 +82,6 @@ func TestParseValue(t *testing.T) {
 	}
 }
 
-// What strconv prints is read back to the bit.
 func TestParseNumber_agreesWithStrconv(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := rapid.Float64().Draw(t, "v")

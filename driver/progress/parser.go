@@ -12,82 +12,82 @@ import (
 	"time"
 )
 
-// Report is one value of the metric, read from a line.
+// Report is one value of the metric.
 type Report struct {
 	Time   time.Time // when the line was read; zero from Parse
-	Metric string    // name of the metric, as printed
-	Value  float64   // may be NaN or ±Inf: a training that diverges says so
+	Metric string    // name as printed
+	Value  float64   // possibly NaN or ±Inf, if training diverges
 	Step   float64   // steps done; NaN = unknown
-	Total  float64   // steps there will be; NaN = unknown
-	LR     float64   // learning rate that was printed last; 0 = none was
-	// PerEpoch is how many steps an epoch has; 0 = unknown, 1 = the step is an epoch.
+	Total  float64   // total steps; NaN = unknown
+	LR     float64   // last printed learning rate; 0 = none
+	// PerEpoch is the number of steps per epoch; 0 = unknown, 1 = the step is an epoch.
 	PerEpoch float64
 	Line     int64 // number of the line, from 1; 0 from Parse
 }
 
-// Thresholds of the choice between series, in lines that hold any metric. Growth
-// starts anew with another series, so a change must be worth it.
+// Thresholds for changing the series, in lines with any metric. A change restarts
+// growth, so it must be worth it.
 const (
 	maxSeries     = 24
 	young         = 3   // reports before which a better metric wins at once
-	upgradeAfter  = 3   // sightings of a better metric
-	changeAfter   = 20  // lines without ours, for a metric at least as good
-	changeYoung   = 4   // the same, while ours has been seen fewer than young times
-	downgrade     = 400 // lines without ours, for a worse one
-	maxHysteresis = 6   // each change doubles the last two, so often
+	upgradeAfter  = 3   // occurrences of a better metric
+	changeAfter   = 20  // lines without the current metric, for one at least as good
+	changeYoung   = 4   // the same, while the current one has fewer than young reports
+	downgrade     = 400 // lines without the current metric, for a worse one
+	maxHysteresis = 6   // each change doubles the last two, this many times
 )
 
 // series is one metric in one shape of line.
 type series struct {
 	name   string // as reported
-	key    string // without the word about held-out data
+	key    string // without the word for held-out data
 	shape  shape
 	rank   rank
-	count  int64 // lines that held it
-	recent int64 // of these, since ours was last seen
+	count  int64 // lines with it
+	recent int64 // since the current one was last seen
 }
 
-// Parser turns lines into reports. It holds state: which metric it settled on, and
-// what earlier lines said of epochs. It is not safe for concurrent use.
+// Parser turns lines into reports. Its state is the chosen metric and the epochs of
+// earlier lines. It is not safe for concurrent use.
 type Parser struct {
 	preset string
 	metric string
 	goal   string
 	re     *regexp.Regexp
 	group  struct{ value, step, total int }
-	search bool // the metric's name is not one the scanner reads as a name
+	search bool // the scanner does not read the metric's name as one name
 
 	found findings
 	table table
 	box   box
 	lr    float64
 	names []byte        // of nested dicts, valid for one line
-	path  [maxName]byte // of the dicts around a name
+	path  [maxName]byte // of the enclosing dicts
 
 	series  []*series
-	ours    *series
-	misses  int // lines in a row that held a metric, but not ours
+	current *series
+	misses  int // consecutive lines with a metric, but not the current one
 	changes int
 	steps   steps
 	last    string // metric of the last report
 
 	stats   ParserStats
 	explain bool
-	seen    []Seen // names with numbers that are no metric we know
+	seen    []NameCount // names with numbers that are no known metric
 }
 
-// ParserStats counts lines by what became of them; the sum of all but Lines is Lines.
+// ParserStats counts lines by result; the others sum to Lines.
 type ParserStats struct {
-	Lines     int64 // that were looked at, blank ones not
-	Reports   int64 // lines that gave one
+	Lines     int64 // parsed, without blank lines
+	Reports   int64 // with a report
 	Noise     int64 // without a metric
-	Other     int64 // with a metric, but not the one in use
+	Other     int64 // with another metric only
 	NotNumber int64 // with the metric, but no number after it
 	Shape     int64 // with a metric, but not of the preset's kind
 	Eval      int64 // a Keras bar of an evaluation
 }
 
-// NewParser returns a parser, or the configuration's errors as Validate does.
+// NewParser returns a parser, or the errors of Config.Validate.
 func NewParser(c Config) (*Parser, error) {
 	re, err := c.compile()
 	if err != nil {
@@ -109,8 +109,7 @@ func NewParser(c Config) (*Parser, error) {
 	return p, nil
 }
 
-// Metric returns the name of the metric of the last report, or the configured one,
-// or nothing when there is neither.
+// Metric returns the metric of the last report, else the configured one, else "".
 func (p *Parser) Metric() string {
 	if p.last != "" {
 		return p.last
@@ -118,8 +117,8 @@ func (p *Parser) Metric() string {
 	return p.metric
 }
 
-// Goal returns the configured goal, or the one that follows from Metric: min when
-// its name says nothing. Note then tells.
+// Goal returns the configured or inferred goal; min (with a Note) if the name tells
+// nothing.
 func (p *Parser) Goal() string {
 	if p.goal != "" {
 		return p.goal
@@ -128,7 +127,7 @@ func (p *Parser) Goal() string {
 	return goal
 }
 
-// Note returns a sentence for people when the goal is only assumed, else nothing.
+// Note reports that the goal is only assumed, or is "".
 func (p *Parser) Note() string {
 	m := p.Metric()
 	if p.goal != "" || m == "" {
@@ -140,12 +139,11 @@ func (p *Parser) Note() string {
 	return "the name \"" + m + "\" does not say whether it is to fall or to rise: min assumed, set goal to \"min\" or \"max\""
 }
 
-// Stats returns the counts so far.
 func (p *Parser) Stats() ParserStats { return p.stats }
 
-// Parse looks at one line, cleaned as by Clean and without its end. ok says that it
-// holds a report. It keeps nothing of line, and allocates nothing for a line without
-// a metric; its work is linear in the line's length.
+// Parse parses a line, cleaned and without its end; ok means that it has a report. It
+// keeps nothing of line, does not allocate for lines without a metric, and is linear in
+// the line's length.
 func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 	if len(line) == 0 {
 		return Report{}, false
@@ -177,7 +175,7 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 		p.scanDict(line[at:])
 		if f.summary {
 			f.ncands = 0
-		} else if f.ncands == 0 && at > 0 { // the text tells more than the dict behind it
+		} else if f.ncands == 0 && at > 0 { // the text holds more than the dict after it
 			f.reset()
 			p.scanText(line[:at], true)
 		}
@@ -190,15 +188,15 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 	if p.search && f.ncands == 0 {
 		p.searchMetric(line)
 	}
-	if f.beside >= f.step && f.beside > 0 && !isSet(f.total) {
-		f.total = f.beside
+	if f.plainTotal >= f.step && f.plainTotal > 0 && !isSet(f.total) {
+		f.total = f.plainTotal
 	}
 	if isSet(f.lr) {
 		p.lr = f.lr
 	}
 
 	if f.ncands == 0 {
-		p.context(line)
+		p.noteContext(line)
 		if f.notNumber {
 			p.stats.NotNumber++
 		} else {
@@ -207,7 +205,7 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 		return Report{}, false
 	}
 	if !p.accepts(f) {
-		p.context(line)
+		p.noteContext(line)
 		p.stats.Shape++
 		return Report{}, false
 	}
@@ -217,11 +215,11 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 	}
 	c := p.choose()
 	if c == nil {
-		p.context(line)
+		p.noteContext(line)
 		p.stats.Other++
 		return Report{}, false
 	}
-	r = Report{Metric: p.ours.name, Value: c.value, LR: p.lr}
+	r = Report{Metric: p.current.name, Value: c.value, LR: p.lr}
 	r.Step, r.Total = p.steps.next(f)
 	r.PerEpoch = p.steps.Per
 	p.last = r.Metric
@@ -229,7 +227,6 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 	return r, true
 }
 
-// accepts says whether the preset takes lines of this shape.
 func (p *Parser) accepts(f *findings) bool {
 	switch p.preset {
 	case PresetHuggingFace, PresetJSONL:
@@ -244,9 +241,8 @@ func (p *Parser) accepts(f *findings) bool {
 	return true
 }
 
-// context takes note of a line without a report: a header that names the epoch, or a
-// bar.
-func (p *Parser) context(line []byte) {
+// noteContext handles a line without a report: a header with the epoch, or a bar.
+func (p *Parser) noteContext(line []byte) {
 	f := &p.found
 	switch {
 	case f.shape == shapeBar:
@@ -255,8 +251,8 @@ func (p *Parser) context(line []byte) {
 		}
 	case f.ncands > 0:
 	case f.place && f.shape == shapePlain && !f.heldOut:
-		p.steps.next(f) // of what the lines behind it tell: "[step=10/600]"
-	case isSet(f.epoch) && len(line) <= 80 && !isSet(f.step) && headed(line):
+		p.steps.next(f) // the step of the lines below: "[step=10/600]"
+	case isSet(f.epoch) && len(line) <= 80 && !isSet(f.step) && isEpochHeader(line):
 		p.steps.header(f)
 	case (isSet(f.epochs) || isSet(f.total)) && !isSet(f.epoch) && f.shape == shapePlain:
 		if isSet(f.epochs) {
@@ -268,9 +264,9 @@ func (p *Parser) context(line []byte) {
 	}
 }
 
-// headed says whether a line begins with the word Epoch, perhaps behind a rule or a
-// time stamp that has no letters, or ends in "Epoch 1/10".
-func headed(line []byte) bool {
+// isEpochHeader reports whether a line begins with the word Epoch, possibly after a
+// rule or a time stamp without letters, or ends in "Epoch 1/10".
+func isEpochHeader(line []byte) bool {
 	if at := bytes.LastIndexByte(line, ' '); at >= 5 && hasFold(line[at-5:], "epoch") && bytes.IndexByte(line[at:], '/') > 0 {
 		return true
 	}
@@ -282,29 +278,29 @@ func headed(line []byte) bool {
 	return false
 }
 
-// choose finds the candidate of the series in use among those of the line, or changes
-// the series. It returns nil when the line has nothing to report.
+// choose returns the line's candidate of the current series, or changes the series; nil
+// if there is nothing to report.
 func (p *Parser) choose() *candidate {
 	f := &p.found
-	var mine *candidate // of ours
-	var best *candidate // of the best other series that has earned it
+	var mine *candidate // of the current series
+	var best *candidate // of the best other series that qualifies
 	var bestSeries *series
-	var held *series // the best in the line, whatever it has earned
+	var held *series // the best in the line, qualified or not
 	var heldBy *candidate
 	for i := range f.cands[:f.ncands] {
-		if p.ours != nil && p.ours.is(&f.cands[i], f.shape) {
+		if p.current != nil && p.current.matches(&f.cands[i], f.shape) {
 			mine = &f.cands[i]
-			p.ours.count++
+			p.current.count++
 			break
 		}
 	}
 	for i := range f.cands[:f.ncands] {
 		c := &f.cands[i]
-		if mine != nil && c.rank >= p.ours.rank && !p.explain {
+		if mine != nil && c.rank >= p.current.rank && !p.explain {
 			continue // cannot win
 		}
 		s := p.intern(c, f.shape)
-		if s == nil || s == p.ours {
+		if s == nil || s == p.current {
 			continue
 		}
 		s.count++
@@ -312,21 +308,21 @@ func (p *Parser) choose() *candidate {
 		if held == nil || s.rank < held.rank {
 			held, heldBy = s, c
 		}
-		if p.ours != nil && s.rank < p.ours.rank && (p.ours.count < young || s.count >= upgradeAfter<<min(p.changes, maxHysteresis)) &&
+		if p.current != nil && s.rank < p.current.rank && (p.current.count < young || s.count >= upgradeAfter<<min(p.changes, maxHysteresis)) &&
 			(bestSeries == nil || s.rank < bestSeries.rank) {
 			best, bestSeries = c, s
 		}
 	}
 
 	switch {
-	case p.ours == nil:
+	case p.current == nil:
 		if held == nil {
 			return nil
 		}
-		p.use(held)
+		p.switchTo(held)
 		return heldBy
 	case best != nil:
-		p.use(bestSeries)
+		p.switchTo(bestSeries)
 		return best
 	case mine != nil:
 		if p.misses > 0 {
@@ -343,38 +339,37 @@ func (p *Parser) choose() *candidate {
 	p.misses++
 	limit := changeAfter
 	switch {
-	case held.rank > p.ours.rank:
+	case held.rank > p.current.rank:
 		limit = downgrade
-	case p.ours.count < young:
+	case p.current.count < young:
 		limit = changeYoung
 	}
 	if p.misses >= limit<<min(p.changes, maxHysteresis) && held.recent >= int64(p.misses)/4 {
-		p.use(held)
+		p.switchTo(held)
 		return heldBy
 	}
 	return nil
 }
 
-func (p *Parser) use(s *series) {
-	if p.ours != nil {
+func (p *Parser) switchTo(s *series) {
+	if p.current != nil {
 		p.changes++
-		// What is known of epochs and of the last step stays, positions of another
-		// series do not.
+		// Epochs and the last step stay known, positions of another series do not.
 		p.steps.Last1, p.steps.LastE1, p.steps.Gap, p.steps.Base, p.steps.Global = 0, 0, 0, 0, false
 		p.steps.Of, p.steps.DoneOf, p.steps.Per, p.steps.InE1 = 0, 0, 0, 0
 	}
-	p.ours = s
+	p.current = s
 	p.misses = 0
 	for _, s := range p.series {
 		s.recent = 0
 	}
 }
 
-// intern returns the series of a candidate, a new one if need be. A table that is
-// full loses its rarest, never the one in use.
+// intern returns the series of a candidate, possibly a new one. A full table drops its
+// rarest other series.
 func (p *Parser) intern(c *candidate, shape shape) *series {
 	for _, s := range p.series {
-		if s.is(c, shape) {
+		if s.matches(c, shape) {
 			return s
 		}
 	}
@@ -389,7 +384,7 @@ func (p *Parser) intern(c *candidate, shape shape) *series {
 	}
 	rarest := -1
 	for i, t := range p.series {
-		if t != p.ours && (rarest < 0 || t.count < p.series[rarest].count) {
+		if t != p.current && (rarest < 0 || t.count < p.series[rarest].count) {
 			rarest = i
 		}
 	}
@@ -401,8 +396,7 @@ func (p *Parser) intern(c *candidate, shape shape) *series {
 	return s
 }
 
-// is says whether a candidate in a line of that shape belongs to the series.
-func (s *series) is(c *candidate, shape shape) bool {
+func (s *series) matches(c *candidate, shape shape) bool {
 	prefix := len(c.prefix)
 	if prefix > 0 {
 		prefix++ // and a space
@@ -410,8 +404,8 @@ func (s *series) is(c *candidate, shape shape) bool {
 	return s.shape == shape && s.key == string(c.name) && len(s.name)-len(s.key) == prefix && s.name[:len(c.prefix)] == string(c.prefix)
 }
 
-// searchMetric looks for a configured name that the scanner does not read as one
-// name: with spaces, per cent signs, letters beyond ASCII.
+// searchMetric finds a configured name with spaces, per cent signs or letters beyond
+// ASCII.
 func (p *Parser) searchMetric(line []byte) {
 	for i := 0; i < len(line); {
 		at := indexFold(line[i:], p.metric)
@@ -425,7 +419,7 @@ func (p *Parser) searchMetric(line []byte) {
 			continue
 		}
 		if before := bytes.TrimRight(line[:from], " "); isBest(before[bytes.LastIndexFunc(before, notLetter)+1:]) {
-			continue // a running optimum is no report of it
+			continue // a running optimum is no report
 		}
 		at, strong, _ := afterKey(line, end)
 		n, ok := parseValue(line, at)
@@ -442,7 +436,7 @@ func (p *Parser) searchMetric(line []byte) {
 
 func notLetter(r rune) bool { return r > 127 || !isLetter(byte(r)) }
 
-// boundary says whether the byte beside a name makes it a part of a longer one.
+// boundary reports whether the byte beside a name extends it.
 func boundary(beside, edge byte) bool {
 	if isWord(beside) {
 		return isWord(edge) || edge < 0x80
@@ -450,7 +444,7 @@ func boundary(beside, edge byte) bool {
 	return beside == '/' || beside == '-' && isWord(edge)
 }
 
-// indexFold finds name in b without regard to the case of ASCII letters.
+// indexFold finds name in b, ignoring the case of ASCII letters.
 func indexFold(b []byte, name string) int {
 	first := lower(name[0])
 	for i := 0; i+len(name) <= len(b); i++ {
@@ -496,7 +490,7 @@ func (p *Parser) parsePattern(line []byte) (Report, bool) {
 			*v = unset
 		}
 	}
-	// As printed: whoever writes an expression says what the step is.
+	// As printed: the expression defines the step.
 	r.Step, r.Total = p.found.step, p.found.total
 	if isSet(r.Total) {
 		p.steps.Total = r.Total
@@ -507,8 +501,7 @@ func (p *Parser) parsePattern(line []byte) (Report, bool) {
 	return r, true
 }
 
-// State is what a parser must remember to go on where another one stopped. It is
-// small and can be stored as JSON.
+// State lets another parser continue. It is small and encodes as JSON.
 type State struct {
 	Metric string `json:"metric,omitempty"`
 	Key    string `json:"key,omitempty"`
@@ -516,22 +509,20 @@ type State struct {
 	Rank   int8   `json:"rank,omitempty"`
 	Count  int64  `json:"count,omitempty"`
 	Header string `json:"header,omitempty"` // of a table whose rows may follow
-	Box    string `json:"box,omitempty"`    // what a box that is not closed holds so far
+	Box    string `json:"box,omitempty"`    // content of an open box
 	Steps  steps  `json:"steps"`
 }
 
-// State returns what SetState restores.
 func (p *Parser) State() State {
 	st := State{Metric: p.last, Steps: p.steps, Header: string(p.table.header), Box: string(p.box)}
-	if p.ours != nil {
-		st.Metric, st.Key, st.Shape, st.Rank, st.Count = p.ours.name, p.ours.key, uint8(p.ours.shape), int8(p.ours.rank), p.ours.count
+	if p.current != nil {
+		st.Metric, st.Key, st.Shape, st.Rank, st.Count = p.current.name, p.current.key, uint8(p.current.shape), int8(p.current.rank), p.current.count
 	}
 	return st
 }
 
-// SetState makes a new parser go on with the metric and the steps of an earlier one.
-// A state that makes no sense, or belongs to another metric than the one that is
-// configured now, is left aside.
+// SetState continues an earlier parser's metric and steps. An invalid state, or one of
+// another metric than the configured one, is ignored.
 func (p *Parser) SetState(st State) {
 	for _, v := range []float64{st.Steps.Epoch1, st.Steps.Epochs, st.Steps.Of, st.Steps.Total, st.Steps.Last1, st.Steps.Gap,
 		st.Steps.LastE1, st.Steps.Base, st.Steps.Out1, st.Steps.OutOf, st.Steps.BarN, st.Steps.BarOf, st.Steps.OtherOf, st.Steps.OtherN, st.Steps.DoneOf,
@@ -553,20 +544,19 @@ func (p *Parser) SetState(st State) {
 	p.setTables(st)
 	s := &series{name: st.Metric, key: st.Key, shape: shape(st.Shape), rank: rank(st.Rank), count: st.Count}
 	p.series = []*series{s}
-	p.ours, p.last = s, s.name
+	p.current, p.last = s, s.name
 }
 
-// Seen is a name that stood before a number, and how often.
-type Seen struct {
+// NameCount is a name before numbers and its count.
+type NameCount struct {
 	Name  string
 	Count int64
 }
 
-// Explain makes the parser keep the names that it saw before numbers and did not
-// take, for Others. It costs some speed.
+// Explain makes the parser collect the names before numbers that it did not use, for
+// Others, at some cost in speed.
 func (p *Parser) Explain() { p.explain = true }
 
-// noteName counts a name that was not taken.
 func (p *Parser) noteName(name []byte) {
 	if len(name) == 0 || len(name) > maxName {
 		return
@@ -578,27 +568,27 @@ func (p *Parser) noteName(name []byte) {
 		}
 	}
 	if len(p.seen) < 64 {
-		p.seen = append(p.seen, Seen{string(name), 1})
+		p.seen = append(p.seen, NameCount{string(name), 1})
 	}
 }
 
-// Others returns the metrics that were seen and not reported, and then, if Explain
-// was called, other names before numbers; each by how often.
-func (p *Parser) Others() (metrics, names []Seen) {
+// Others returns the unused metrics and, after Explain, other names before numbers;
+// each by count.
+func (p *Parser) Others() (metrics, names []NameCount) {
 	for _, s := range p.series {
-		if s != p.ours && s.count > 0 {
-			at := slices.IndexFunc(metrics, func(x Seen) bool { return x.Name == s.name })
+		if s != p.current && s.count > 0 {
+			at := slices.IndexFunc(metrics, func(x NameCount) bool { return x.Name == s.name })
 			if at >= 0 {
 				metrics[at].Count += s.count
 			} else {
-				metrics = append(metrics, Seen{s.name, s.count})
+				metrics = append(metrics, NameCount{s.name, s.count})
 			}
 		}
 	}
-	byCount := func(a, b Seen) int { return int(b.Count - a.Count) }
+	byCount := func(a, b NameCount) int { return int(b.Count - a.Count) }
 	slices.SortStableFunc(metrics, byCount)
-	// Names that look like metrics, which another one was wanted instead of, first.
-	var rest []Seen
+	// Names like metrics first.
+	var rest []NameCount
 	for _, n := range p.seen {
 		if classify([]byte(n.Name), false, true) != rankNone {
 			names = append(names, n)

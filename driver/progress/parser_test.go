@@ -21,7 +21,7 @@ func newParser(t testing.TB, c Config) *Parser {
 	return p
 }
 
-// parse returns what a parser reads from lines, one string each, as "step/total name=value".
+// parse returns what is read from lines as "step/total name=value" each.
 func parse(p *Parser, lines ...string) []string {
 	out := []string{}
 	n := func(v float64) string {
@@ -38,14 +38,12 @@ func parse(p *Parser, lines ...string) []string {
 	return out
 }
 
-// One line each, and what is read from it.
 func TestParse_lines(t *testing.T) {
 	for _, c := range []struct {
 		config Config
 		line   string
 		want   string
 	}{
-		// Values.
 		{Config{}, "loss=0.5", "-/- loss=0.5"},
 		{Config{}, "loss: 1e-4", "-/- loss=0.0001"},
 		{Config{}, "loss = -3", "-/- loss=-3"},
@@ -63,7 +61,6 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, "{'loss': np.float64(0.5), 'step': 3}", "3/- loss=0.5"},
 		{Config{}, "损失 loss=0.5 é", "-/- loss=0.5"},
 		{Config{}, "\xff\xfeloss=0.5\xff", "-/- loss=0.5"},
-		// Whole names only.
 		{Config{Metric: "loss"}, "loss_scale=65536 my_loss=1.0 lossy=2.0 train/loss=3.0 x-loss=4.0", ""},
 		{Config{Metric: "loss"}, "LOSS=0.5", "-/- LOSS=0.5"},
 		{Config{Metric: "loss"}, "val loss 4.1", ""},
@@ -82,7 +79,6 @@ func TestParse_lines(t *testing.T) {
 		{Config{Metric: "val.loss"}, `{"step":1,"train":{"loss":1},"val":{"loss":2}}`, "1/- val.loss=2"},
 		{Config{Metric: "loss"}, `{"step":1,"train":{"loss":1},"val":{"loss":2}}`, "1/- train.loss=1"},
 		{Config{Metric: "Validation loss"}, "Validation: loss: 0.5, acc: 0.9", "-/- Validation loss=0.5"},
-		// Steps and totals.
 		{Config{}, "step=10 loss=0.5", "10/- loss=0.5"},
 		{Config{}, "step 1_000 loss 0.5", "1000/- loss=0.5"},
 		{Config{}, "step 10/100: loss 0.5", "10/100 loss=0.5"},
@@ -99,7 +95,7 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, "step=3 total=10 loss=0.5", "3/10 loss=0.5"},
 		{Config{}, "loss=0.5 step=3 total=10", "3/10 loss=0.5"},
 		{Config{}, `{"step": 3, "loss": 0.5, "total": 10}`, "3/10 loss=0.5"},
-		{Config{}, "total=10 loss=0.5", "-/- loss=0.5"},                    // of what
+		{Config{}, "total=10 loss=0.5", "-/- loss=0.5"},                    // of unknown things
 		{Config{}, "step=30 total=10 loss=0.5", "30/- loss=0.5"},           // not of steps
 		{Config{}, "step=3 mem total=16384 loss=0.5", "3/- loss=0.5"},      // of something else
 		{Config{}, "step=3 total=2.5 loss=0.5", "3/- loss=0.5"},            // a sum
@@ -116,7 +112,6 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, "Steps:  10%|█| 1.00k/5.00k [00:01<00:09, 9.5it/s, loss=0.5]", "1000/5000 loss=0.5"},
 		{Config{}, "50% 1/2 [00:00<00:00, 6.54it/s, loss=2.29]", "1/2 loss=2.29"},
 		{Config{}, "13440/Unknown - 2s - loss: 0.8068", "13440/- loss=0.8068"},
-		// Which metric of a line.
 		{Config{}, "val_loss: 0.4 - loss: 0.5 - accuracy: 0.9", "-/- loss=0.5"},
 		{Config{}, "accuracy=0.9 val_loss=0.4", "-/- val_loss=0.4"},
 		{Config{}, "a_loss=1.0 b_loss=2.0 loss=3.0", "-/- loss=3"},
@@ -126,7 +121,6 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, "Policy loss: 0.1, value function loss: 0.2, mean reward: 5", "-/- mean reward=5"},
 		{Config{}, "[Learner] Critic Loss = 0.5 | Policy Loss = -1.5 | Steps = 100", "100/- Critic Loss=0.5"},
 		{Config{}, "step:12K ep:4 loss:0.5", "12000/- loss=0.5"},
-		// A running optimum is no report.
 		{Config{}, "best val loss 0.1, val loss 0.5", "-/- val loss=0.5"},
 		{Config{}, "loss: 0.5 (best: 0.1) acc: 0.9", "-/- loss=0.5"},
 		{Config{}, "best loss: 0.1 at epoch 3, epoch 5 loss: 0.5", "5/- loss=0.5"},
@@ -141,7 +135,6 @@ func TestParse_lines(t *testing.T) {
 		{Config{Metric: "best val loss"}, "best val loss 0.1, val loss 0.5", "-/- best val loss=0.1"},
 		{Config{Metric: "best.val_loss"}, `{"best": {"val_loss": 0.1}}`, "-/- best.val_loss=0.1"},
 		{Config{}, "Test set: Average loss: 0.0265, Accuracy: 9913/10000", "-/- Average loss=0.0265"},
-		// Nothing.
 		{Config{}, "packet loss: 0.5%", ""},
 		{Config{}, "lr=0.1 time=3.5 loss_scale=2", ""},
 		{Config{}, "no loss 3", ""},
@@ -155,11 +148,10 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, `{"`, ""},
 		{Config{}, `{"loss`, ""},
 		{Config{}, `{"loss":`, ""},
-		{Config{}, `{"loss":0.5`, "-/- loss=0.5"}, // cut off by the log's rotation
+		{Config{}, `{"loss":0.5`, "-/- loss=0.5"}, // truncated by rotation
 		{Config{}, `{"a\"loss":1,"loss":0.5}`, "-/- loss=0.5"},
 		{Config{}, `{"a":{"b":{"c":{"d":{"e":{"f":{"g":{"h":1}}}}}}},"loss":0.5}`, "-/- loss=0.5"},
 		{Config{}, `{"list":[{"x":1},{"y":2}],"loss":0.5}}}`, "-/- loss=0.5"},
-		// Presets take their kind of line only.
 		{Config{Preset: "keras"}, "step=1 loss=0.5", ""},
 		{Config{Preset: "lightning"}, " 10%|█| 10/100 [00:01<00:09, 9.5it/s, loss=0.5]", ""},
 		{Config{Preset: "lightning"}, "Epoch 0: 10%|█| 10/100 [00:01<00:09, 9.5it/s, loss=0.5]", "10/- loss=0.5"},
@@ -167,7 +159,6 @@ func TestParse_lines(t *testing.T) {
 		{Config{Preset: "jsonl"}, "loss=0.5", ""},
 		{Config{Preset: "huggingface"}, "loss=0.5", ""},
 		{Config{Preset: "plain"}, "loss=0.5", "-/- loss=0.5"},
-		// Patterns.
 		{Config{Pattern: `E=(?P<value>\S+) at (?P<step>\S+)/(?P<total>\S+)`}, "E=-1.5e3 at 1,000/5_000 x", "1000/5000 value=-1500"},
 		{Config{Pattern: `(?P<value>[\d.]+) ?%`, Metric: "top1"}, "97.5 %", "-/- top1=97.5"},
 		{Config{Pattern: `E=(?P<value>\S*)( (?P<step>\d+))?`}, "E=nan", "-/- value=NaN"},
@@ -180,7 +171,6 @@ func TestParse_lines(t *testing.T) {
 	}
 }
 
-// Several lines that need what went before.
 func TestParse_series(t *testing.T) {
 	repeat := func(n int, format string) (out []string) {
 		for i := 1; i <= n; i++ {
@@ -284,8 +274,7 @@ func TestParse_series(t *testing.T) {
 	}
 }
 
-// A parser that is replaced in the middle by one with its state goes on as if nothing
-// had happened, wherever the cut is.
+// A parser restored from state in the middle continues seamlessly, wherever the cut is.
 func TestParser_State(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.log")
 	must.NoError(t, err)
@@ -310,13 +299,12 @@ func TestParser_State(t *testing.T) {
 			must.Eq(t, p.Metric(), q.Metric())
 			got = append(got, parse(q, lines[cut:]...)...)
 			if strings.Contains(file, "nanogpt") {
-				continue // what was counted of other metrics is not kept
+				continue // counts of other metrics are not kept
 			}
 			must.Eq(t, want, got, must.Sprintf("%s, cut at %d, %s", file, cut, js))
 		}
 	}
 
-	// What makes no sense is left aside.
 	for _, st := range []State{
 		{Metric: "loss", Key: "x"},
 		{Metric: "loss", Key: "loss", Shape: 99},
@@ -335,7 +323,6 @@ func TestParser_State(t *testing.T) {
 	must.Eq(t, []string{"1/- acc=0.5"}, parse(p, "step=1 acc=0.5"))
 }
 
-// The learning rate goes with the reports, and is never one.
 func TestParse_learningRate(t *testing.T) {
 	for _, c := range []struct {
 		lines []string
@@ -382,12 +369,12 @@ func TestParser_Others(t *testing.T) {
 	p.Explain()
 	parse(p, "loss=0.5 acc=0.1 zeta=0.5 train speed=3.5", "acc=0.2 zeta=0.25", `{"zeta": 3}`)
 	metrics, names := p.Others()
-	must.Eq(t, []Seen{{"acc", 2}}, metrics)
-	must.Eq(t, []Seen{{"zeta", 3}, {"train speed", 1}}, names)
+	must.Eq(t, []NameCount{{"acc", 2}}, metrics)
+	must.Eq(t, []NameCount{{"zeta", 3}, {"train speed", 1}}, names)
 	must.Eq(t, ParserStats{Lines: 3, Reports: 1, Other: 1, Noise: 1}, p.Stats())
 }
 
-// Many metrics, more than are kept, must not displace the one in use nor grow.
+// More metrics than are kept neither displace the current one nor use more memory.
 func TestParser_manySeries(t *testing.T) {
 	p := newParser(t, Config{})
 	parse(p, "step=0 loss=1.0")
@@ -397,7 +384,7 @@ func TestParser_manySeries(t *testing.T) {
 	must.LessEq(t, maxSeries, len(p.series))
 	must.Eq(t, []string{"1/- loss=0.5"}, parse(p, "step=1 loss=0.5"))
 
-	// More in one line than are looked at: the best is found wherever it stands.
+	// More than maxCandidates in one line: the best is found anywhere.
 	var b strings.Builder
 	for i := range 40 {
 		fmt.Fprintf(&b, "h%dx_loss: 0.1, ", i)
@@ -419,7 +406,6 @@ func TestParse_noAllocations(t *testing.T) {
 				}
 			}
 		}))
-		// Nor do reports, once their metric is known.
 		report := []byte(`step=10 loss=0.5 policy loss: 0.25 acc=0.5`)
 		dict := []byte(`{"step": 3, "train": {"loss": 0.5}, "lr": 1e-5, "msg": "x"}`)
 		bar := []byte("Epoch 3:  10%|█ | 10/100 [00:01<00:09, 9.51it/s, v_num=0, train_loss=0.5]")
@@ -477,7 +463,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// How many steps an epoch has, where the lines tell.
 func TestParse_perEpoch(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -502,7 +487,6 @@ func TestParse_perEpoch(t *testing.T) {
 			got = r.PerEpoch
 		}
 		must.Eq(t, c.want, got, must.Sprint(c.name))
-		// A later parser knows it, too.
 		q := newParser(t, Config{})
 		q.SetState(p.State())
 		must.Eq(t, p.steps, q.steps)

@@ -12,19 +12,19 @@ const chunk = 64 << 10 // bytes per read
 
 // Stats counts what was read.
 type Stats struct {
-	Bytes     int64 // read
+	Bytes     int64
 	Lines     int64 // complete lines, ended by \n
-	Reports   int64 // given out
-	Oversized int64 // lines of more than 64 KiB, of which only a part was looked at
+	Reports   int64 // returned
+	Oversized int64 // lines above 64 KiB, parsed in part
 
 	// Of Logs only.
-	LostFiles int64 // rotated files that were gone, or no file of ours, before they were read
-	Truncated int64 // files that became shorter, or were replaced, while they were read
-	Behind    int64 // bytes known to wait, in the files that are being read
-	More      bool  // the last Poll stopped at its bounds: poll again soon
+	LostFiles int64 // rotated files lost unread
+	Truncated int64 // files truncated or replaced while being read
+	Behind    int64 // unread bytes in the current files
+	More      bool  // the last Poll reached its bounds: poll again soon
 }
 
-// Reader reads reports from a stream, a line at a time.
+// Reader reads reports from a stream.
 type Reader struct {
 	from  io.Reader
 	split splitter
@@ -32,11 +32,11 @@ type Reader struct {
 	queue []Report
 	bytes int64
 	count int64
-	ended bool // the last byte was the end of a line
+	ended bool // the last byte ended a line
 	err   error
 }
 
-// NewReader returns a reader that gives the lines of r to p. Reports have no time.
+// NewReader returns a reader that passes the lines of r to p. Its reports have no time.
 func NewReader(r io.Reader, p *Parser) *Reader {
 	rd := &Reader{from: r, buf: make([]byte, chunk)}
 	rd.split.parser = p
@@ -44,9 +44,8 @@ func NewReader(r io.Reader, p *Parser) *Reader {
 	return rd
 }
 
-// Next returns the next report, or io.EOF behind the last; the end of the stream
-// ends its last line. Other errors are those of the stream, and come after the
-// reports that were read before.
+// Next returns the next report, or io.EOF after the last; the stream's end ends its
+// last line. Errors of the stream come after the reports before them.
 func (r *Reader) Next() (Report, error) {
 	for len(r.queue) == 0 {
 		if r.err != nil {
@@ -76,7 +75,6 @@ func (r *Reader) Next() (Report, error) {
 // Buffered returns how many reports Next can return without reading.
 func (r *Reader) Buffered() int { return len(r.queue) }
 
-// Stats returns what was read so far.
 func (r *Reader) Stats() Stats {
 	return Stats{Bytes: r.bytes, Lines: r.split.line, Reports: r.count, Oversized: r.split.long}
 }

@@ -74,11 +74,10 @@ func TestReader_error(t *testing.T) {
 	must.Eq(t, 0.5, report.Value)
 	for range 2 {
 		_, err = r.Next()
-		must.ErrorIs(t, err, broken) // the rest is not trusted to be a line
+		must.ErrorIs(t, err, broken) // an incomplete rest is not parsed
 	}
 }
 
-// However a stream is cut into reads, the same is read from it.
 func TestReader_anyChunks(t *testing.T) {
 	pieces := []string{"\n", "\r", "\r\n", "\b\b\b\b\b\b\b\b\b\b\b\b\b\b\b\b", "\x1b[1m", "\x1b[0m", "noise ", "step=7 loss=0.5", " loss: 1e-3,",
 		"{'loss': '0.25', 'epoch': 1.0}", "Epoch 1/2\n", " 10%|█ | 10/100 [00:01<00:09, 9it/s, loss=0.5]", "é━", "1/5 [==>..] - 2s - loss: 0.5",
@@ -113,7 +112,7 @@ func chunks(t *rapid.T, text string, size int) string {
 	return out.String()
 }
 
-// Memory does not grow with what was read. The benchmark does the same with 1 GB.
+// Memory is constant. The benchmark does the same with 1 GB.
 func TestReader_memory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads 64 MB")

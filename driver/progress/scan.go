@@ -8,8 +8,8 @@ import (
 	"math"
 )
 
-// shape is a kind of line. The same metric in two shapes is two series: the running
-// mean in a bar is not what the epoch's last line says.
+// shape is a kind of line. One metric in two shapes is two series: a bar's running mean
+// differs from the epoch's last line.
 type shape uint8
 
 const (
@@ -24,25 +24,24 @@ func (s shape) String() string {
 }
 
 const (
-	maxCandidates = 16      // metrics looked at in one line
+	maxCandidates = 16      // metrics per line
 	maxBar        = 512     // bytes between a bar's delimiters
-	maxStep       = 1 << 53 // a step must be a number that counts
+	maxStep       = 1 << 53 // largest exact integer
 )
 
 // candidate is a metric found in a line. Its slices point into the line.
 type candidate struct {
-	prefix []byte // word before the name that told it is of held-out data, or nil
+	prefix []byte // word before the name for held-out data, or nil
 	name   []byte
 	value  float64
 	rank   rank
 }
 
-// unset marks a number that the line did not give.
+// unset marks a number missing from the line.
 var unset = math.NaN()
 
 func isSet(v float64) bool { return v == v }
 
-// findings is what one line said.
 type findings struct {
 	shape  shape
 	cands  [maxCandidates]candidate
@@ -50,25 +49,25 @@ type findings struct {
 
 	step, stepOf  float64 // step 10; Step [10/600]
 	total         float64 // total_steps=600
-	beside        float64 // total=600, which is that of the steps beside a step only
+	plainTotal    float64 // total=600, which counts steps only beside a step
 	lr            float64 // learning rate
 	epoch, epochs float64 // Epoch [1/5]
 	n, of         float64 // position in an epoch or a bar: 12/469
 	index         bool    // the line begins with its step: "12: ", "12 | "
-	whole         bool    // the step stands before the epoch: it counts over all of them
-	place         bool    // a step or batch was said to be one of so many
-	heldOut       bool    // the line tells of held-out data
-	named         bool    // a bar with a word before it: its count need not be the training's
+	whole         bool    // the step stands before the epoch: it counts over all epochs
+	place         bool    // a step or batch had a total
+	heldOut       bool    // the line concerns held-out data
+	named         bool    // a bar after a word: its count need not be the training's
 	units         bool    // a bar that counts iterations, not bytes or examples
-	summary       bool    // what a trainer says of the whole, at its end
-	notNumber     bool    // a metric's name was there, a number was not
+	summary       bool    // a trainer's summary at its end
+	notNumber     bool    // a metric's name without a number
 }
 
 func (f *findings) reset() {
 	f.shape, f.ncands = shapePlain, 0
 	f.index, f.whole, f.place, f.heldOut, f.named, f.units, f.summary, f.notNumber = false, false, false, false, false, false, false, false
 	f.step, f.stepOf, f.total, f.epoch, f.epochs, f.n, f.of = unset, unset, unset, unset, unset, unset, unset
-	f.beside, f.lr = unset, unset
+	f.plainTotal, f.lr = unset, unset
 }
 
 func (f *findings) add(c candidate) {
@@ -77,7 +76,7 @@ func (f *findings) add(c candidate) {
 		f.ncands++
 		return
 	}
-	// Full: a better one must not be lost behind sixteen part losses.
+	// Full: replace the worst, so that part losses do not hide a better one.
 	worst := 0
 	for i := range f.cands {
 		if f.cands[i].rank > f.cands[worst].rank {
@@ -89,23 +88,22 @@ func (f *findings) add(c candidate) {
 	}
 }
 
-// counter is what a name that is no metric counts.
+// counter is what the number after a name counts.
 type counter uint8
 
 const (
 	countNothing counter = iota
 	countStep
-	countGlobal // a step that counts over everything, whatever else counts in the line
+	countGlobal // a step that counts over everything, despite other counters in the line
 	countBatch
 	countTotal
-	countBeside
+	countPlainTotal
 	countEpoch
 	countEpochs
 	countPercent
-	countLR // no counter, but what is known of the same kind of name
+	countLR // not a counter, but recognised likewise
 )
 
-// counts knows the names of steps, epochs and their totals.
 func counts(name []byte) counter {
 	var buf [24]byte
 	if len(name) > len(buf) {
@@ -132,7 +130,7 @@ func counts(name []byte) counter {
 		"num_training_steps", "num_train_steps", "max_train_steps", "total_updates", "max_update":
 		return countTotal
 	case "total":
-		return countBeside
+		return countPlainTotal
 	case "epoch", "ep", "pass", "epoch_num", "current_epoch", "train/epoch":
 		return countEpoch
 	case "epochs", "num_epochs", "max_epochs", "total_epochs", "n_epochs", "num_train_epochs", "max_epoch":
@@ -145,7 +143,6 @@ func counts(name []byte) counter {
 	return countNothing
 }
 
-// counter is what a name counts, unless it is the name of the metric.
 func (p *Parser) counter(name []byte) counter {
 	kind := counts(name)
 	if kind != countNothing && kind != countLR && equalFoldName(name, p.metric) {
@@ -154,8 +151,8 @@ func (p *Parser) counter(name []byte) counter {
 	return kind
 }
 
-// afterKey finds where the value of a name that ends at b[j] begins. strong says
-// that a colon or an equals sign stood between, list that a bracket did.
+// afterKey returns the start of the value of the name that ends at b[j]. strong means a
+// colon or equals sign in between, list a bracket.
 func afterKey(b []byte, j int) (at int, strong, list bool) {
 	k := j
 	if k < len(b) && (b[k] == '"' || b[k] == '\'') {
@@ -203,7 +200,7 @@ func afterKey(b []byte, j int) (at int, strong, list bool) {
 	return k, strong, list
 }
 
-// fraction reads the rest of 10/100 or "10 of 100" behind the 10, which ends at b[i].
+// fraction reads the rest of 10/100 or "10 of 100" after the 10, which ends at b[i].
 func fraction(b []byte, i int) (of float64, end int, ok bool) {
 	for i < len(b) && isSpace(b[i]) {
 		i++
@@ -232,7 +229,7 @@ func fraction(b []byte, i int) (of float64, end int, ok bool) {
 	return n.value, n.end, true
 }
 
-// thousands extends a total such as 1,500, as Hugging Face prints it.
+// thousands extends a total such as 1,500, as printed by Hugging Face.
 func thousands(b []byte, n number) number {
 	for n.end+3 < len(b) && b[n.end] == ',' && isDigit(b[n.end+1]) && isDigit(b[n.end+2]) && isDigit(b[n.end+3]) &&
 		(n.end+4 >= len(b) || !isWord(b[n.end+4])) {
@@ -242,8 +239,8 @@ func thousands(b []byte, n number) number {
 	return n
 }
 
-// heldOut tells whether a lone word says that what follows was computed on held-out
-// data (+1), on training data (−1), or nothing (0).
+// heldOut reports whether a word refers to held-out data (+1), training data (−1) or
+// neither (0).
 func heldOut(w []byte) int {
 	if len(w) < 2 || len(w) > 10 {
 		return 0
@@ -267,7 +264,6 @@ func heldOut(w []byte) int {
 	return 0
 }
 
-// isQualifier says whether a lone word, in any case, qualifies a metric's name.
 func isQualifier(w []byte) bool {
 	var buf [12]byte
 	if len(w) > len(buf) {
@@ -279,8 +275,8 @@ func isQualifier(w []byte) bool {
 	return qualifies(buf[:len(w)]) != 0
 }
 
-// filler says whether a word before "loss" is no part of its name.
-func filler(w []byte) bool {
+// isFiller reports whether a word before "loss" is no part of its name.
+func isFiller(w []byte) bool {
 	for _, word := range [...]string{"the", "and", "of", "with", "for", "at", "in", "is", "info", "debug", "warning"} {
 		if equalFold(w, word) {
 			return true
@@ -289,7 +285,6 @@ func filler(w []byte) bool {
 	return len(w) == 1
 }
 
-// isBest says whether a word makes a running optimum of what follows it.
 func isBest(w []byte) bool {
 	switch len(w) {
 	case 4:
@@ -302,8 +297,8 @@ func isBest(w []byte) bool {
 	return false
 }
 
-// scanText reads the pairs, counters and bars of a line of text in one pass, without
-// allocating. take is false when only its counters are wanted.
+// scanText reads the pairs, counters and bars of a line in one pass, without
+// allocating. With take false it reads counters only.
 func (p *Parser) scanText(b []byte, take bool) {
 	start := 0
 	for start < len(b) && isSpace(b[start]) {
@@ -352,8 +347,8 @@ func (p *Parser) scanText(b []byte, take bool) {
 			if i >= len(b) {
 				break
 			}
-			// Prose: the next thing is another word. nan, inf and tensor(…) are the
-			// letters a value may begin with.
+			// Prose: the next thing is another word. nan, inf and tensor(…) are values
+			// that begin with letters.
 			next := b[i]
 			if class[next]&classSpace != 0 && i+1 < len(b) {
 				if n := b[i+1]; class[n]&classLetter != 0 && n|0x20 != 'n' && n|0x20 != 'i' && (n != 't' || !hasFold(b[i+1:], "tensor(")) {
@@ -379,7 +374,7 @@ func (p *Parser) scanText(b []byte, take bool) {
 			i = p.bareNumber(b, start, i, glyph, take)
 			prev = -1
 
-		case c == 0xE2 && i+2 < len(b) && (b[i+1] == 0x94 || b[i+1] == 0x95): // ━ and its kin
+		case c == 0xE2 && i+2 < len(b) && (b[i+1] == 0x94 || b[i+1] == 0x95): // ━ and similar
 			i += 3
 			glyph = i
 			prev = -1
@@ -393,16 +388,16 @@ func (p *Parser) scanText(b []byte, take bool) {
 	}
 }
 
-// words says where a name stands, b[from:end], what word is right before it, if any
-// (else before is −1), and which words before it say what its value is of.
+// words is the position of a name, b[from:end], the word directly before it (before is
+// −1 if none), and the words that qualify its value.
 type words struct {
 	from, end         int
 	before, beforeEnd int
-	context, best     []byte // the last one about held-out data, and the one that makes a running optimum of it
+	context, best     []byte // the last one about held-out data, and the one that marks a running optimum
 }
 
 // abbreviated reads a counter whose name b[from:end] ends in a full stop, as in
-// Marian's "Ep. 1 : Up. 100 :". It returns where to go on.
+// Marian's "Ep. 1 : Up. 100 :". It returns where to continue.
 func (p *Parser) abbreviated(b []byte, from, end int) int {
 	if end+2 >= len(b) || b[end+1] != ' ' || !isDigit(b[end+2]) {
 		return end
@@ -418,8 +413,6 @@ func (p *Parser) abbreviated(b []byte, from, end int) int {
 	return p.count(b, kind, n)
 }
 
-// pair looks at a name and what stands behind it. It returns where to go on: behind
-// the value, if there is one.
 func (p *Parser) pair(b []byte, w *words, take bool) int {
 	from, end, before, beforeEnd := w.from, w.end, w.before, w.beforeEnd
 	at, strong, list := afterKey(b, end)
@@ -453,7 +446,7 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 		case kind == countStep && equalFold(w, "optimization"):
 			kind = countTotal // Total optimization steps = 1,500
 		case kind == countStep && equalFold(w, "episode"):
-			kind = countNothing // how long the episode was
+			kind = countNothing // the length of the episode
 		}
 	}
 	switch {
@@ -462,7 +455,7 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 		p.found.lr = n.value
 	case kind == countEpoch && b[n.end-1] == '%': // StarSpace: "Epoch: 10.0%"
 		return p.count(b, countPercent, n)
-	case kind == countBeside && (before >= 0 || !strong): // memory total: 16384
+	case kind == countPlainTotal && (before >= 0 || !strong): // memory total: 16384
 	case (strong || list || !n.decimal) && n.value >= 0 && n.value < maxStep && w.best == nil:
 		if take && before >= 0 && !strong && equalFold(b[before:beforeEnd], "at") {
 			p.nameFirst(b, before, n.end, w)
@@ -470,7 +463,7 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 		return p.count(b, kind, n)
 	}
 	if equalFold(name, "train") && strong && !n.decimal && f.shape == shapePlain {
-		// timm: "Train: 0 [  50/1251 (  4%)]", OpenPCDet: "Train:  1/3 ( 33%) [  50/1251",
+		// timm: "Train: 0 [ 50/1251 ( 4%)]", OpenPCDet: "Train: 1/3 ( 33%) [ 50/1251",
 		// Swin: "Train: [0/300][50/1251]"
 		of, k, _ := fraction(b, n.end)
 		k = max(k, n.end)
@@ -503,18 +496,18 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 		value, n.end = value/of, e // Accuracy: 9913/10000
 	}
 
-	// "train loss" and "val loss" are names of two words.
-	// So are "loss train", LightGBM's "valid_0's l2" and "policy loss".
+	// Names of two words: "train loss", "val loss", "loss train", LightGBM's "valid_0's
+	// l2", "policy loss".
 	qualified := name
 	if before >= 0 {
 		if w := b[before:beforeEnd]; isQualifier(w) || bytes.HasSuffix(w, []byte("'s")) ||
 			strong && isQualifier(name) && classify(w, false, false) != rankNone ||
-			equalFold(name, "loss") && (strong && !filler(w) || classify(b[before:end], false, true) == rankPoor) {
+			equalFold(name, "loss") && (strong && !isFiller(w) || classify(b[before:end], false, true) == rankPoor) {
 			qualified = b[before:end]
 		}
 	}
 	if f.index && strong && n.decimal && f.ncands == 0 && p.metric == "" && (equalFold(name, "learn") || equalFold(name, "train")) {
-		// CatBoost names the data alone: "12:  learn: 0.5  test: 0.6"
+		// CatBoost names only the data: "12: learn: 0.5 test: 0.6"
 		f.add(candidate{name: name, value: value, rank: rankFalling})
 		return n.end
 	}
@@ -527,18 +520,17 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 	return n.end
 }
 
-// candidate decides whether a name is a metric that is wanted, and how much.
 func (p *Parser) candidate(name, qualified []byte, w *words, decimal bool) (candidate, bool) {
 	context := w.context
 	joined := len(qualified) != len(name)
 	if joined {
-		context = nil // the word right before the name says it all
+		context = nil // the word directly before the name suffices
 	}
 	c := candidate{name: qualified, prefix: context, rank: rankNone}
 	if p.metric != "" {
 		switch {
 		case w.best != nil:
-			return c, false // searchMetric finds "best loss", where that is wanted
+			return c, false // searchMetric finds "best loss" if that is configured
 		case equalFoldName(qualified, p.metric):
 			c.rank = 0
 			if context != nil {
@@ -568,7 +560,6 @@ func (p *Parser) candidate(name, qualified []byte, w *words, decimal bool) (cand
 	return c, true
 }
 
-// equalFoldName compares a name in the line with one that was configured.
 func equalFoldName(b []byte, name string) bool {
 	if len(b) != len(name) {
 		return false
@@ -581,7 +572,6 @@ func equalFoldName(b []byte, name string) bool {
 	return true
 }
 
-// wantsName says whether a name would have been taken, had it had a number.
 func (p *Parser) wantsName(name []byte) bool {
 	if p.metric != "" {
 		return equalFoldName(name, p.metric)
@@ -589,7 +579,6 @@ func (p *Parser) wantsName(name []byte) bool {
 	return classify(name, false, false) != rankNone
 }
 
-// count files the value of a counter, and the fraction behind it if there is one.
 func (p *Parser) count(b []byte, kind counter, n number) int {
 	f := &p.found
 	if kind == countTotal || kind == countEpochs {
@@ -620,8 +609,8 @@ func (p *Parser) count(b []byte, kind counter, n number) int {
 		if !isSet(f.n) && b[n.end-1] == '%' {
 			f.n, f.of = n.value, 100
 		}
-	case countBeside:
-		f.beside = n.value
+	case countPlainTotal:
+		f.plainTotal = n.value
 	case countTotal:
 		f.total = n.value
 	case countEpochs:
@@ -634,7 +623,7 @@ func (p *Parser) count(b []byte, kind counter, n number) int {
 		if isSet(of) {
 			f.epochs = of
 		}
-		// fairseq: "epoch 001:   100 / 1000 loss=…"
+		// fairseq: "epoch 001: 100 / 1000 loss=…"
 		k := end
 		if k < len(b) && b[k] == ':' {
 			for k++; k < len(b) && isSpace(b[k]); k++ {
@@ -651,8 +640,8 @@ func (p *Parser) count(b []byte, kind counter, n number) int {
 	return end
 }
 
-// bareNumber looks at a number that no name owns: the position in a bar, a fraction
-// in brackets, or nothing of interest. It returns where to go on.
+// bareNumber reads a number without a name: the position in a bar, a fraction in
+// brackets, or nothing of interest. It returns where to continue.
 func (p *Parser) bareNumber(b []byte, start, i, glyph int, take bool) int {
 	f := &p.found
 	if f.index && take {
@@ -720,8 +709,8 @@ func (p *Parser) bareNumber(b []byte, start, i, glyph int, take bool) int {
 			}
 		}
 	}
-	// Skip the rest of what it is a part of: 10:30:00.5, 2ms, 9.51it, 2025-01-01; but
-	// ESPnet's is "5epoch:train:376-750batch:".
+	// Skip the rest of 10:30:00.5, 2ms, 9.51it, 2025-01-01, but not of ESPnet's
+	// "5epoch:train:376-750batch:".
 	for j < len(b) {
 		if c := b[j] | 0x20; (c == 'e' || c == 'b') && isDigit(b[j-1]) {
 			k := j
@@ -756,16 +745,15 @@ func (p *Parser) bareNumber(b []byte, start, i, glyph int, take bool) int {
 	return j
 }
 
-// behindSource says whether b ends in "file.py:48] [", as the logging of JAX's
-// libraries does before a step in brackets.
+// behindSource reports whether b ends in "file.py:48] [", as JAX libraries log before a
+// step in brackets.
 func behindSource(b []byte) bool {
 	n := len(b)
 	return n > 4 && string(b[n-3:]) == "] [" && isDigit(b[n-4])
 }
 
-// nameFirst reads a value whose step stands between it and its name, as in
-// "Training loss (for one batch) at step 200: 0.5". The word "at" is at b[at], the
-// step ends at b[end].
+// nameFirst reads a value with the step between it and its name, as in "Training loss
+// (for one batch) at step 200: 0.5". "at" is at b[at], the step ends at b[end].
 func (p *Parser) nameFirst(b []byte, at, end int, w *words) {
 	k, strong, _ := afterKey(b, end)
 	n, ok := parseValue(b, k)
@@ -790,8 +778,8 @@ func (p *Parser) nameFirst(b []byte, at, end int, w *words) {
 	}
 }
 
-// valueFirst reads a value whose name stands behind it, as in Darknet's "680.25 avg
-// loss, 0.001 rate,". It returns where to go on, or 0.
+// valueFirst reads a value before its name, as in Darknet's "680.25 avg loss, 0.001
+// rate,". It returns where to continue, or 0.
 func (p *Parser) valueFirst(b []byte, i int) int {
 	n, ok := parseNumber(b, i)
 	if !ok || !n.decimal || n.end+1 >= len(b) || b[n.end] != ' ' || !isLetter(b[n.end+1]) {
@@ -815,7 +803,6 @@ func (p *Parser) valueFirst(b []byte, i int) int {
 	return end
 }
 
-// wordAt returns the letters at b[i], of which a few are enough.
 func wordAt(b []byte, i int) []byte {
 	end := i
 	for end < len(b) && end < i+12 && isLetter(b[end]) {
@@ -824,7 +811,7 @@ func wordAt(b []byte, i int) []byte {
 	return b[i:end]
 }
 
-// percentBar reads a tqdm bar from its percentage on: " 10%|█   | 10/100 [00:01<…".
+// percentBar reads a tqdm bar from its percentage on: " 10%|█ | 10/100 [00:01<…".
 // Collectors that drop the drawing leave "50% 1/2 [".
 func (p *Parser) percentBar(b []byte, start, i, j int) (end int, ok bool) {
 	k := j + 1
@@ -874,7 +861,7 @@ func (p *Parser) percentBar(b []byte, start, i, j int) (end int, ok bool) {
 	return k + 1, true
 }
 
-// scaled multiplies a number by the suffix of tqdm's unit_scale.
+// scaled applies the suffix of tqdm's unit_scale.
 func scaled(b []byte, n number) number {
 	if n.end >= len(b) {
 		return n
@@ -894,15 +881,15 @@ func scaled(b []byte, n number) number {
 	return n
 }
 
-// position reads the fraction b[i:j]/… where a bar or brackets make it a position:
-// Keras' at the beginning of the line, in brackets, or behind a drawn bar.
+// position reads the fraction b[i:j]/… if it is a position: Keras' at the start of the
+// line, in brackets, or after a drawn bar.
 func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 	f := &p.found
 	n, ok := parseNumber(b[:j], i)
 	if !ok || isSet(f.n) {
 		return 0, false
 	}
-	if i == start && b[j] == '/' && hasFold(b[j+1:], "unknown") { // Keras knows no length
+	if i == start && b[j] == '/' && hasFold(b[j+1:], "unknown") { // Keras without a length
 		f.shape, f.n = shapeKeras, n.value
 		return j + 8, true
 	}
@@ -921,7 +908,7 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 		k--
 	}
 	if k >= start && k >= i-8 && (b[k] == '[' || b[k] == '(' && k > start && b[k-1] == ']') { // not of "45 % (450/1000)"
-		// Not the date that begins detectron2's lines: "[05/20 18:13:49 d2.utils]".
+		// Not the date of detectron2's lines: "[05/20 18:13:49 d2.utils]".
 		m := e
 		for m < len(b) && isSpace(b[m]) {
 			m++

@@ -8,25 +8,24 @@ import (
 	"encoding/json"
 )
 
-// Source is where a task's reports come from: its output, a file, TensorBoard's
-// event files or a metrics endpoint. It is used by one goroutine.
+// Source is the origin of a task's reports: its output, a file, TensorBoard event files
+// or a metrics endpoint. It is used by one goroutine.
 //
-// A source that is not there yet, or no more, is no error: the task may be slow to
-// start. An error is worth telling the operator; the source goes on when it can.
+// A source that does not exist (yet) is no error. Errors are for the operator; the
+// source recovers if it can.
 type Source interface {
-	// Poll returns what is new. It reads a bounded amount and never waits.
+	// Poll returns new reports. It reads a bounded amount and never blocks.
 	Poll(ctx context.Context) ([]Report, error)
-	// Goal says which way the metric improves: GoalMin, GoalMax, or "" while no
-	// metric is known.
+	// Goal is the direction in which the metric improves: GoalMin, GoalMax, or "" while
+	// no metric is known.
 	Goal() string
-	// Note is a sentence for people about what is awaited or assumed, or "".
+	// Note describes what is missing or assumed, or is "".
 	Note() string
 	// Stats counts what was read.
 	Stats() Stats
-	// Offset is where the source is, for a later process.
+	// Offset is the position, for a later process.
 	Offset() json.RawMessage
-	// SetOffset goes on where an earlier process was. What it cannot make sense
-	// of, it ignores.
+	// SetOffset continues at an earlier process's position; invalid data is ignored.
 	SetOffset(json.RawMessage)
 	Close() error
 }

@@ -7,31 +7,29 @@ import "bytes"
 
 const (
 	maxLine   = 64 << 10 // bytes of a line that are kept
-	maxTail   = 4 << 10  // bytes of the end of a longer one that are looked at
-	keepSpare = 4 << 10  // buffers larger than this are given back when empty
+	maxTail   = 4 << 10  // bytes parsed at the end of a longer one
+	keepSpare = 4 << 10  // larger buffers are released when empty
 )
 
-// rewind is a run of backspaces that ends a line: Keras writes as many as its bar was
-// long before it draws it again.
+// rewind is a run of backspaces that ends a line, as Keras writes before redrawing its
+// bar.
 var rewind = []byte("\b\b\b\b\b\b\b\b")
 
-// splitter cuts a stream into lines and gives them to a parser. It holds at most
-// maxLine bytes.
+// splitter cuts a stream into lines for a parser. It holds at most maxLine bytes.
 type splitter struct {
 	parser *Parser
 	emit   func(Report)
 
-	partial []byte // of the line that is not ended yet
+	partial []byte // of the unfinished line
 	clean   []byte // Clean's buffer
-	over    bool   // the line is longer than maxLine: partial is a window on its end
-	done    bool   // the line has given its report
+	over    bool   // the line exceeds maxLine: partial is a window on its end
+	done    bool   // the line has been reported
 	pending int64  // bytes since the last end of a line
 	line    int64  // complete physical lines before
-	lines   int64  // lines and parts of lines that were looked at
+	lines   int64  // lines and parts of lines parsed
 	long    int64  // lines longer than maxLine
 }
 
-// feed takes the next bytes of the stream.
 func (s *splitter) feed(chunk []byte) {
 	if kept := len(s.partial) - len(bytes.TrimRight(s.partial, "\b")); kept > 0 { // a rewind in two parts
 		rest := bytes.TrimLeft(chunk, "\b")
@@ -80,7 +78,6 @@ func (s *splitter) feed(chunk []byte) {
 	}
 }
 
-// end finishes a line with its last bytes.
 func (s *splitter) end(rest []byte) {
 	switch {
 	case s.over:
@@ -92,21 +89,21 @@ func (s *splitter) end(rest []byte) {
 			}
 			// The first word is cut.
 			if sp := bytes.IndexAny(tail, " \t,;|"); sp >= 0 {
-				s.look(tail[sp:])
+				s.parseRaw(tail[sp:])
 			}
 		}
 	case len(s.partial) == 0:
 		if len(rest) > maxLine {
 			s.long++
-			s.look(trusted(rest[:maxLine]))
+			s.parseRaw(completeWords(rest[:maxLine]))
 			if !s.done {
 				tail := rest[len(rest)-maxTail:]
 				if sp := bytes.IndexAny(tail, " \t,;|"); sp >= 0 {
-					s.look(tail[sp:])
+					s.parseRaw(tail[sp:])
 				}
 			}
 		} else if len(rest) > 0 {
-			s.look(rest)
+			s.parseRaw(rest)
 		}
 	case len(s.partial)+len(rest) > maxLine:
 		s.overflow(rest)
@@ -115,13 +112,12 @@ func (s *splitter) end(rest []byte) {
 	default:
 		s.partial = append(s.partial, rest...)
 		if !s.done {
-			s.look(s.partial)
+			s.parseRaw(s.partial)
 		}
 	}
 	s.reset()
 }
 
-// reset forgets the line that is not ended.
 func (s *splitter) reset() {
 	s.partial = s.partial[:0]
 	if cap(s.partial) > keepSpare {
@@ -130,7 +126,6 @@ func (s *splitter) reset() {
 	s.over, s.done, s.pending = false, false, 0
 }
 
-// hold keeps the beginning of a line.
 func (s *splitter) hold(part []byte) {
 	s.pending += int64(len(part))
 	switch {
@@ -143,20 +138,19 @@ func (s *splitter) hold(part []byte) {
 	}
 }
 
-// overflow looks at the first maxLine bytes of a line that is longer, and goes on
-// with a window on its end.
+// overflow parses the first maxLine bytes of a longer line and continues with a window
+// on its end.
 func (s *splitter) overflow(part []byte) {
 	room := maxLine - len(s.partial)
 	s.partial = append(s.partial, part[:room]...)
 	s.long++
 	if !s.done {
-		s.look(trusted(s.partial))
+		s.parseRaw(completeWords(s.partial))
 	}
 	s.over = true
 	s.window(part[room:])
 }
 
-// window keeps the last bytes of a line that is too long.
 func (s *splitter) window(part []byte) {
 	if len(part) >= maxTail {
 		s.partial = append(s.partial[:0], part[len(part)-maxTail:]...)
@@ -169,21 +163,20 @@ func (s *splitter) window(part []byte) {
 	s.partial = append(s.partial, part...)
 }
 
-// idle looks at a line that has not been ended for long: without its last word,
-// which may go on, and not within a dict. The line then gives no other report.
+// idle parses a line that has not grown for long: without its last word, which may
+// continue, and not within a dict. The line then gives no other report.
 func (s *splitter) idle() {
 	if s.over || s.done || len(s.partial) == 0 {
 		return
 	}
-	part := trusted(s.partial)
+	part := completeWords(s.partial)
 	if at := dictStart(part); at >= 0 && part[len(part)-1] != '}' {
 		return
 	}
-	s.look(part)
+	s.parseRaw(part)
 }
 
-// trusted cuts off the last word of a part of a line, unless something ends it.
-func trusted(part []byte) []byte {
+func completeWords(part []byte) []byte {
 	for i := len(part) - 1; i >= 0; i-- {
 		switch part[i] {
 		case ' ', '\t', ',', ';', ']', ')', '}', '|':
@@ -193,11 +186,10 @@ func trusted(part []byte) []byte {
 	return nil
 }
 
-// look gives a line, or what is known of it, to the parser.
-func (s *splitter) look(raw []byte) {
+func (s *splitter) parseRaw(raw []byte) {
 	s.lines++
 	text := raw
-	if dirty(raw) {
+	if needsCleaning(raw) {
 		text = Clean(s.clean[:0], raw)
 		if cap(text) <= maxLine+keepSpare {
 			s.clean = text[:0]

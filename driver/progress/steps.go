@@ -5,35 +5,33 @@ package progress
 
 import "math"
 
-// steps composes one running step out of what the lines of a series say: a global
-// step, or a position within an epoch, a bar that starts again, an epoch alone. The
-// package's comment has the rules. It is saved with an Offset; zero values mean
-// "not seen", hence the counts that are kept one too high.
+// steps derives a monotonic step from a series' lines; the rules are in the package
+// comment. It is stored with an Offset. Zero means "not seen", hence the fields that
+// are one too high.
 type steps struct {
 	Epoch1  float64 `json:"epoch1,omitempty"`   // last epoch seen, plus 1
-	Epochs  float64 `json:"epochs,omitempty"`   // how many there will be
+	Epochs  float64 `json:"epochs,omitempty"`   // total epochs
 	Base0   bool    `json:"base0,omitempty"`    // epochs count from 0
 	Of      float64 `json:"of,omitempty"`       // batches per epoch
-	Total   float64 `json:"total,omitempty"`    // total steps, said by the trainer
+	Total   float64 `json:"total,omitempty"`    // total steps, from the trainer
 	Last1   float64 `json:"last1,omitempty"`    // last position or step as printed, plus 1
-	Gap     float64 `json:"gap,omitempty"`      // how far apart the last two were
+	Gap     float64 `json:"gap,omitempty"`      // distance of the last two
 	LastE1  float64 `json:"last_e1,omitempty"`  // epoch of that line, plus 1
-	Base    float64 `json:"base,omitempty"`     // steps of the rounds before this one
-	Global  bool    `json:"global,omitempty"`   // positions go on over epochs
-	Out1    float64 `json:"out1,omitempty"`     // last step given out, plus 1
-	OutOf   float64 `json:"out_of,omitempty"`   // the total that went with it
+	Base    float64 `json:"base,omitempty"`     // steps of the rounds before
+	Global  bool    `json:"global,omitempty"`   // positions continue over epochs
+	Out1    float64 `json:"out1,omitempty"`     // last returned step, plus 1
+	OutOf   float64 `json:"out_of,omitempty"`   // its total
 	BarN    float64 `json:"bar_n,omitempty"`    // Hugging Face: the training's bar
 	BarOf   float64 `json:"bar_of,omitempty"`   //
 	BarAge  int     `json:"bar_age,omitempty"`  // reports since it was last seen
 	OtherOf float64 `json:"other_of,omitempty"` // another bar seen since
 	OtherN  float64 `json:"other_n,omitempty"`  //
 	DoneOf  float64 `json:"done_of,omitempty"`  // Keras: this epoch's bar is full
-	Per     float64 `json:"per,omitempty"`      // steps that an epoch has
+	Per     float64 `json:"per,omitempty"`      // steps per epoch
 	InE1    float64 `json:"in_e1,omitempty"`    // epoch of the last line with a step, plus 1
-	From1   float64 `json:"from1,omitempty"`    // first step reported in it, plus 1, if that was seen
+	From1   float64 `json:"from1,omitempty"`    // first step reported in it, plus 1, if seen
 }
 
-// learn finds out how many steps an epoch has, from a line that tells a step.
 func (s *steps) learn(f *findings, step, of float64, position bool) {
 	if !isSet(step) || s.Epoch1 == 0 {
 		return
@@ -42,7 +40,7 @@ func (s *steps) learn(f *findings, step, of float64, position bool) {
 	case position && isSet(of) && !s.Global && step != of:
 		s.Per = of
 	case f.shape == shapeDict && isSet(f.epoch) && f.epoch != math.Floor(f.epoch):
-		s.Per = step / f.epoch // which says what part of the epoch is done
+		s.Per = step / f.epoch // the epoch is a fraction
 	case s.Epoch1 == s.InE1:
 	case s.Epoch1 > s.InE1 && s.InE1 > 0 && s.From1 > 0 && step+1 > s.From1:
 		s.Per = (step + 1 - s.From1) / (s.Epoch1 - s.InE1)
@@ -54,7 +52,6 @@ func (s *steps) learn(f *findings, step, of float64, position bool) {
 	}
 }
 
-// header takes note of a line without a metric that says which epoch begins.
 func (s *steps) header(f *findings) {
 	s.sawEpochs(f)
 	if isSet(f.total) {
@@ -76,7 +73,7 @@ func (s *steps) sawEpochs(f *findings) {
 }
 
 func (s *steps) sawEpoch(e float64, in shape) {
-	if in != shapeDict { // there, epochs are fractions of what was done
+	if in != shapeDict { // in dicts, epochs are fractions
 		if e == 0 {
 			s.Base0 = true
 		}
@@ -87,9 +84,9 @@ func (s *steps) sawEpoch(e float64, in shape) {
 	s.Epoch1 = e + 1
 }
 
-// bar takes note of a progress bar without a metric. Only a nameless bar that counts
-// iterations can be the training's; the first one is, until it stays away for two
-// reports while another moves (an evaluation's bar comes and goes between).
+// bar handles a progress bar without a metric. Only a nameless bar that counts
+// iterations can be the training's: the first one, until it is missing for two reports
+// while another moves (an evaluation's bar).
 func (s *steps) bar(f *findings) {
 	if f.named || !f.units && f.n > 0 || !isSet(f.of) {
 		return
@@ -111,13 +108,13 @@ func (s *steps) first() float64 {
 	return 1
 }
 
-// evaluation says whether a Keras bar is that of an evaluation: of another length,
-// after the epoch's own was full, without a new epoch's header.
+// evaluation reports whether a Keras bar is an evaluation's: of another length, after
+// the epoch's own was full, without a new epoch's header.
 func (s *steps) evaluation(f *findings) bool {
 	return f.shape == shapeKeras && s.DoneOf > 0 && isSet(f.of) && f.of != s.DoneOf
 }
 
-// next returns the step and the total, unset where unknown, of a line that reports.
+// next returns the step and total, unset if unknown, of a line with a report.
 func (s *steps) next(f *findings) (step, total float64) {
 	s.sawEpochs(f)
 	if isSet(f.total) {
@@ -128,12 +125,12 @@ func (s *steps) next(f *findings) (step, total float64) {
 	}
 
 	n, of := f.step, f.stepOf
-	position := false // n counts within an epoch, as far as is known
+	position := false // n counts within an epoch
 	if !isSet(n) {
 		n, of = f.n, f.of
 		position = isSet(n) && !f.whole
 	} else if !isSet(of) && isSet(f.of) && f.shape == shapeBar {
-		of = unset // "step=120" in a bar's postfix is what it says
+		of = unset // "step=120" in a bar's postfix has no total
 	} else if isSet(of) && s.Epoch1 > 0 && !f.whole {
 		position = true // Epoch [1/5], Step [100/600]
 	}
@@ -165,7 +162,7 @@ func (s *steps) next(f *findings) (step, total float64) {
 			total = s.Epochs
 		}
 	case s.Out1 > 0:
-		step, total = s.Out1-1, unset // between two that had one
+		step, total = s.Out1-1, unset // between two lines with a step
 		if s.Total > 0 {
 			total = s.Total
 		} else if s.OutOf > 0 {
@@ -189,7 +186,6 @@ func (s *steps) next(f *findings) (step, total float64) {
 	return step, total
 }
 
-// compose turns a step or position as printed into one that runs on.
 func (s *steps) compose(n, of float64, position bool) (step, total float64) {
 	defer func() {
 		if s.Last1 > 0 && n > s.Last1-1 {
@@ -210,7 +206,7 @@ func (s *steps) compose(n, of float64, position bool) (step, total float64) {
 		case s.Epochs > 0 && of == s.Epochs && math.Abs(n-epoch) <= 1:
 			return n, of // a bar over epochs
 		case nextEpoch && s.Last1 > 0 && n > last && sameOf && last < of && last+s.Gap < of:
-			s.Global = true // it went on where the last epoch ended
+			s.Global = true // it continued where the last epoch ended
 		case s.Global && n < last:
 			s.Global = false
 		}
@@ -226,11 +222,11 @@ func (s *steps) compose(n, of float64, position bool) (step, total float64) {
 
 	switch {
 	case s.Epoch1 > 0 && s.Epoch1 < s.LastE1:
-		s.Base = 0 // a restart, some epochs back
+		s.Base = 0 // a restart, some epochs earlier
 	case s.Last1 == 0 || n >= last:
 	case nextEpoch:
 		s.Per = last
-		s.Base += last // a step that starts again with every epoch
+		s.Base += last // a step that restarts with every epoch
 	case isSet(of) && sameOf && last+s.Gap >= of:
 		s.Per = of
 		s.Base += of // a bar that was full
@@ -247,14 +243,14 @@ func (s *steps) compose(n, of float64, position bool) (step, total float64) {
 	return s.Base + n, total
 }
 
-// fromBar gives a Hugging Face line, which knows only its epoch, the step of the bar.
+// fromBar gives a Hugging Face line, which has only an epoch, the step of the bar.
 func (s *steps) fromBar(f *findings) (step, total float64) {
 	s.BarAge++
 	if s.BarAge > 2 && s.OtherOf > 0 {
 		s.BarN, s.BarOf, s.BarAge, s.OtherOf = s.OtherN, s.OtherOf, 1, 0
 	}
 	if isSet(f.epoch) && s.Epochs > 0 {
-		// More exact, since the bar and the line come in different streams.
+		// More exact: bar and line come in different streams.
 		return math.Round(f.epoch / s.Epochs * s.BarOf), s.BarOf
 	}
 	return s.BarN, s.BarOf

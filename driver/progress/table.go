@@ -7,30 +7,27 @@ import "bytes"
 
 const (
 	maxColumns = 24
-	maxHeader  = 384 // bytes of a header that is kept
+	maxHeader  = 384 // bytes kept of a header
 	maxBox     = 384 // bytes kept of a box
 )
 
-// table is the header of the table printed last: names above columns, as fastai,
-// YOLO, spaCy and scikit-learn print them. The rows below are read by it.
+// table is the last printed table header: names above columns, as in fastai, YOLO,
+// spaCy and scikit-learn.
 type table struct {
 	header []byte
-	sep    byte // between columns, or ' ' for any run of spaces
+	sep    byte // between columns, or ' ' for runs of spaces
 	cols   [maxColumns]cell
 	n      int
 }
 
-// cell is a piece of a line: a name of the header, or a value of a row.
 type cell struct{ from, to int }
 
 func (c cell) of(line []byte) []byte { return line[c.from:c.to] }
 
-// box holds what was read of a box that is not closed yet, as Stable-Baselines
-// prints them: a name and a value between bars on each line, a rule at the end. What
-// matters of it is kept as text, "step=10, loss=0.5, ".
+// box holds the content of an open box, as Stable-Baselines prints: a name and a value
+// between bars per line, a rule at the end. It is kept as text, "step=10, loss=0.5, ".
 type box []byte
 
-// scanTable looks at a line without a metric as a part of a table.
 func (p *Parser) scanTable(line []byte) {
 	start := 0
 	for start < len(line) && isSpace(line[start]) {
@@ -54,7 +51,6 @@ func (p *Parser) scanTable(line []byte) {
 	}
 }
 
-// isRule says whether a line only draws: dashes, pluses, bars and their kin.
 func isRule(line []byte) bool {
 	for _, c := range line {
 		if c < 0x80 && c != '-' && c != '+' && c != '=' && c != '|' && !isSpace(c) {
@@ -64,7 +60,6 @@ func isRule(line []byte) bool {
 	return len(line) >= 8
 }
 
-// bar measures a vertical bar at b[i]: | or one of the box-drawing ones.
 func bar(b []byte, i int) int {
 	switch {
 	case b[i] == '|':
@@ -75,8 +70,8 @@ func bar(b []byte, i int) int {
 	return 0
 }
 
-// split cuts a line into cells at sep; for a space, at white space that is at least
-// gap wide. It returns how many cells there are, or -1 for too many.
+// split cuts a line into cells at sep, or for a space at white space of at least gap.
+// It returns the number of cells, -1 for too many.
 func split(cols *[maxColumns]cell, line []byte, sep byte, gap int) int {
 	n, from := 0, -1
 	add := func(from, to int) bool {
@@ -148,8 +143,8 @@ func split(cols *[maxColumns]cell, line []byte, sep byte, gap int) int {
 	return n
 }
 
-// scanHeader takes a line for the header of a table when it has a column that counts
-// and one of a metric, and no numbers.
+// scanHeader accepts a line as a table's header if it has a column of steps or epochs,
+// one of a metric, and no numbers.
 func (p *Parser) scanHeader(line []byte) {
 	if len(line) > maxHeader || bytes.IndexByte(line, ':') >= 0 || bytes.IndexByte(line, '=') >= 0 || bytes.Equal(line, p.table.header) {
 		return
@@ -175,12 +170,10 @@ func (p *Parser) scanHeader(line []byte) {
 	}
 }
 
-// columns splits a header at its separator, or where there are as many spaces as gap
-// says, and says whether that makes it one.
 func (p *Parser) columns(t *table, gap int) bool {
 	line := t.header
 	t.n = max(split(&t.cols, line, t.sep, gap), 0)
-	if t.n > 0 && line[t.cols[0].from] == '#' { // which makes a comment of it
+	if t.n > 0 && line[t.cols[0].from] == '#' { // a commented header
 		first := &t.cols[0]
 		if first.from++; first.from < first.to && isSpace(line[first.from]) {
 			first.from++
@@ -211,7 +204,6 @@ func (p *Parser) columns(t *table, gap int) bool {
 	return counter && metric
 }
 
-// column decides whether the column of that name is a metric that is wanted.
 func (p *Parser) column(name []byte) (candidate, bool) {
 	last := name
 	if at := bytes.LastIndexByte(name, ' '); at >= 0 && p.metric != "" {
@@ -224,8 +216,7 @@ func (p *Parser) column(name []byte) (candidate, bool) {
 	return p.candidate(last, name, &w, true)
 }
 
-// tableCounter knows what a column counts: as elsewhere, and by the shorter names
-// that only a table's header can have.
+// tableCounter is what a column counts; it also knows the short names of table headers.
 func (p *Parser) tableCounter(name []byte) counter {
 	name = bytes.TrimSuffix(name, []byte("."))
 	switch {
@@ -237,8 +228,6 @@ func (p *Parser) tableCounter(name []byte) counter {
 	return p.counter(name)
 }
 
-// scanRow reads a line as a row of the table printed last, and says whether it is
-// one.
 func (p *Parser) scanRow(line []byte) bool {
 	t := &p.table
 	if t.n == 0 || t.sep == '|' && bar(bytes.TrimLeft(line, " "), 0) == 0 {
@@ -248,7 +237,7 @@ func (p *Parser) scanRow(line []byte) bool {
 	n := split(&row, line, t.sep, 1)
 	if t.sep == ' ' {
 		for i := range max(n, 0) {
-			if row[i].of(line)[row[i].to-row[i].from-1] == ':' { // what follows is YOLO's bar
+			if row[i].of(line)[row[i].to-row[i].from-1] == ':' { // YOLO's bar follows
 				row[i].to--
 				n = i + 1
 				break
@@ -268,7 +257,7 @@ func (p *Parser) scanRow(line []byte) bool {
 		var value cell
 		if n == t.n {
 			value = row[i]
-		} else { // some are left empty: what stands below the name
+		} else { // some are empty: use what stands below the name
 			for next < n && row[next].to <= c.from {
 				next++
 			}
@@ -289,8 +278,6 @@ func (p *Parser) scanRow(line []byte) bool {
 	return true
 }
 
-// scanCell files a value of a row. It returns false when the row is none: a counter
-// is not a number.
 func (p *Parser) scanCell(name, value []byte) bool {
 	n, ok := parseValue(value, 0)
 	kind := p.tableCounter(name)
@@ -313,7 +300,6 @@ func (p *Parser) scanCell(name, value []byte) bool {
 	return p.count(value, kind, n) == len(value)
 }
 
-// numeric says whether a cell of a row may be a value of whatever kind.
 func numeric(b []byte) bool {
 	switch c := lower(b[0]); {
 	case isDigit(c) || c == '.' || c == '-' || c == '+':
@@ -324,7 +310,6 @@ func numeric(b []byte) bool {
 	return false
 }
 
-// scanBox reads a line "| name | value |" and says whether it is one.
 func (p *Parser) scanBox(line []byte) bool {
 	trimmed := bytes.TrimSpace(line)
 	if len(trimmed) < 5 || bar(trimmed, 0) == 0 {
@@ -350,7 +335,6 @@ func (p *Parser) scanBox(line []byte) bool {
 	return true
 }
 
-// setTables takes up the tables of a State.
 func (p *Parser) setTables(st State) {
 	p.scanHeader([]byte(st.Header))
 	p.box = append(p.box[:0], st.Box[:min(len(st.Box), maxBox)]...)

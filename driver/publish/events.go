@@ -5,22 +5,21 @@ package publish
 
 import "time"
 
-// eventEvery is the least time between two events of a task. Nomad keeps ten
-// events a task, and each costs an update of the allocation.
+// eventEvery is the minimum time between two events of a task. Nomad keeps ten events
+// per task, and each costs an update of the allocation.
 const eventEvery = 30 * time.Second
 
-// Event is a task event for people.
+// Event is a task event.
 type Event struct {
 	TaskID, AllocID, TaskName string
 	Message                   string
 	Annotations               map[string]string // its kind, as Annotation, and what else is for tools
 }
 
-// Events holds a task's events back so that they come one at a time. What is overtaken
-// while it waits is not sent: of two changes of category only the last matters. Other
-// kinds wait in order.
+// Events throttles a task's events. Of queued events of one kind only the latest is
+// sent; kinds keep their order.
 type Events struct {
-	task    Event // whose events they are
+	task    Event // its IDs
 	emit    func(Event)
 	last    time.Time
 	waiting []note
@@ -29,7 +28,7 @@ type Events struct {
 
 type note struct{ kind, message string }
 
-// Enqueue queues an event. The kind is also sent as an annotation, for tools.
+// Enqueue queues an event. The kind is also an annotation.
 func (e *Events) Enqueue(kind, message string) {
 	for i := range e.waiting {
 		if e.waiting[i].kind == kind {
@@ -41,8 +40,8 @@ func (e *Events) Enqueue(kind, message string) {
 	e.waiting = append(e.waiting, note{kind, message})
 }
 
-// Send sends an event at once: one that a person waits for, or that comes once in a
-// task's life.
+// Send sends an event at once, if a person waits for it or it is unique in the task's
+// life.
 func (e *Events) Send(kind, message string, now time.Time) {
 	e.last = now
 	ev := e.task
@@ -50,7 +49,7 @@ func (e *Events) Send(kind, message string, now time.Time) {
 	go e.emit(ev)
 }
 
-// Drop takes back an event that has not been sent yet.
+// Drop removes a queued event.
 func (e *Events) Drop(kind string) {
 	for i := range e.waiting {
 		if e.waiting[i].kind == kind {

@@ -9,31 +9,28 @@ import (
 	"time"
 )
 
-// Limits on drawing. A picture costs some tens of milliseconds of CPU, and it is
-// the tasks that the CPU is for.
+// Limits on drawing. A picture takes some tens of milliseconds of CPU, which belongs to
+// the tasks.
 const (
-	pictureEvery = time.Minute            // least time between two pictures of a task
-	pictureShare = 0.002                  // of a core, that drawing may take in the long run
-	pictureBurst = 500 * time.Millisecond // of time, that may be saved up: some twenty pictures
-	pictureDebt  = 25 * time.Millisecond  // that a picture may cost the next one: 12.5 s
+	pictureEvery = time.Minute            // minimum time between two pictures of a task
+	pictureShare = 0.002                  // of a core, on average
+	pictureBurst = 500 * time.Millisecond // of saved time: some twenty pictures
+	pictureDebt  = 25 * time.Millisecond
 )
 
-// drawer draws one task's picture (status.Writer).
 type drawer interface{ Picture() error }
 
-// urgency says how soon a picture is wanted.
 type urgency int
 
 const (
 	whenDue urgency = iota // at most once a minute
-	soon                   // the first one, or something has happened: before the others
-	last                   // at once: there will be no more
+	soon                   // a milestone: before the others
+	last                   // the final one: at once
 )
 
-// Plots draws the tasks' pictures, one after the other, beside the loop. All
-// together they take about two thousandths of a core. What was saved up of it is for
-// milestones, of which there may be many at once; without any, a task has a new
-// picture at most once a minute. The last picture of a task is beside all that.
+// Plots draws the tasks' pictures one by one in the background, with about two
+// thousandths of a core. Saved time is for milestones, which may come in bursts;
+// otherwise a task gets a picture at most once a minute. Final pictures are exempt.
 type Plots struct {
 	mu    sync.Mutex
 	queue []drawer
@@ -42,12 +39,11 @@ type Plots struct {
 	wake  chan struct{}
 }
 
-// NewPlots returns an empty queue. Run must be called for anything to be drawn.
+// NewPlots returns an empty queue; Run draws it.
 func NewPlots() *Plots {
 	return &Plots{how: make(map[drawer]urgency), drawn: make(map[drawer]time.Time), wake: make(chan struct{}, 1)}
 }
 
-// request asks for a picture.
 func (p *Plots) request(d drawer, u urgency) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,9 +59,8 @@ func (p *Plots) request(d drawer, u urgency) {
 	}
 }
 
-// next takes the picture that is due, if one is. Otherwise it returns how long
-// nothing will be due. saved is the time that may be spent; it is less than 0 after a
-// picture that took more. u says how the picture was wanted.
+// next returns the picture that is due, or the time until one is. saved is the
+// available time, negative after an expensive picture.
 func (p *Plots) next(now time.Time, saved time.Duration) (d drawer, u urgency, wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,7 +88,6 @@ func (p *Plots) next(now time.Time, saved time.Duration) (d drawer, u urgency, w
 	return d, u, 0
 }
 
-// due returns how long a picture has to wait yet.
 func (p *Plots) due(d drawer, u urgency, now time.Time, saved time.Duration) time.Duration {
 	need := func(cpu time.Duration) time.Duration {
 		return time.Duration(float64(cpu-saved) / pictureShare)
@@ -116,7 +110,7 @@ func (p *Plots) Run(ctx context.Context) {
 		since = now
 		d, u, wait := p.next(now, saved)
 		if d != nil {
-			_ = d.Picture() // the loop notices a directory that cannot be written
+			_ = d.Picture() // the control loop reports unwritable directories
 			if u != last {
 				saved = max(saved-time.Since(now), -pictureDebt)
 			}

@@ -1,10 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package publish shows people and tools what becomes of a task: its status, history and
-// picture in the allocation's shared directory, and events in Nomad. All of that is
-// output: the task can write there, so nothing is read back. What tools act on, and what
-// a later process of the plugin goes on with, is written to the allocation's private
+// Package publish shows what becomes of a task: status, history and picture in the
+// allocation's shared directory, and task events. The task can write there, so nothing
+// is read back. Tools and later processes of the plugin use the allocation's private
 // directory (package private).
 package publish
 
@@ -19,10 +18,9 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// firstPicture is how many reports a picture needs to show anything.
 const firstPicture = 5
 
-// Task publishes what becomes of one task. It is used by one goroutine.
+// Task publishes one task. It is used by one goroutine.
 type Task struct {
 	Events
 	name    string
@@ -39,17 +37,17 @@ type Task struct {
 	loggedAt      time.Time
 }
 
-// Target says where a task is shown.
+// Target is where a task is published.
 type Target struct {
-	Event            // whose events they are
+	Event            // its IDs
 	SharedDir string // the allocation's shared directory (NOMAD_ALLOC_DIR)
 	Private   private.Dir
 	Plots     *Plots
-	Emit      func(Event) // called from a goroutine of its own
+	Emit      func(Event) // called from another goroutine
 }
 
-// New returns what publishes one task. A directory that cannot be written is logged and
-// is an event; the task is not affected.
+// New returns a Task. An unwritable directory is logged and becomes an event; the task
+// is not affected.
 func New(t Target, log hclog.Logger) *Task {
 	p := &Task{
 		Events: Events{task: t.Event, emit: t.Emit}, name: t.TaskName,
@@ -62,10 +60,10 @@ func New(t Target, log hclog.Logger) *Task {
 	return p
 }
 
-// Changed says that the status is to be written, and with row that the history gets a row.
+// Changed requests a write of the status and, with row, of a history row.
 func (p *Task) Changed(row bool) { p.dirty, p.rowDue = true, p.rowDue || row }
 
-// Happened marks the next row of the history, and with it the picture.
+// Happened marks the next row of the history and of the picture.
 func (p *Task) Happened(what string) {
 	if p.mark != "" {
 		what = p.mark + ", " + what
@@ -74,13 +72,13 @@ func (p *Task) Happened(what string) {
 	p.Changed(true)
 }
 
-// Due says whether the status has changed and was not written for some time.
+// Due reports whether the status has changed and was not written for some time.
 func (p *Task) Due(now time.Time, every time.Duration) bool {
 	return p.dirty && now.Sub(p.written) >= every
 }
 
-// Write writes the status, a row of the history if there is a new one, and what a later
-// process goes on with. A final status is the task's last.
+// Write writes the status, a pending row of the history, and the state for a later
+// process. A final status is the task's last.
 func (p *Task) Write(st status.Status, row status.Row, state []byte, now time.Time, final bool) {
 	p.written, p.dirty = now, false
 	err := p.private.WriteSealed(private.StateName(p.name), state, false)
@@ -89,7 +87,7 @@ func (p *Task) Write(st status.Status, row status.Row, state []byte, now time.Ti
 	if encErr == nil {
 		err = errors.Join(err, p.private.WriteFile(private.StatusName(p.name), data, false))
 	}
-	if p.writer == nil { // the task is in the way, which is its own loss only
+	if p.writer == nil { // the task replaced the directory, to its own loss
 		p.failedWrite(err)
 		return
 	}
@@ -120,13 +118,13 @@ func (p *Task) Marker(name string, content any) {
 	}
 }
 
-// failedWrite notes that files cannot be written, once, and that they can again.
+// failedWrite reports once that files cannot be written, and when they can again.
 func (p *Task) failedWrite(err error) {
 	if (err != nil) == p.failed {
 		return
 	}
 	p.failed = err != nil
-	level := hclog.Debug // a task can make it flip as often as it likes
+	level := hclog.Debug // a task can make it alternate at will
 	if now := time.Now(); now.Sub(p.loggedAt) >= eventEvery && !errors.Is(err, fs.ErrNotExist) {
 		level, p.loggedAt = hclog.Warn, now
 	}
@@ -136,6 +134,6 @@ func (p *Task) failedWrite(err error) {
 	}
 	p.log.Log(level, "cannot write the task's status; the task is not affected", "error", err)
 	if !errors.Is(err, fs.ErrNotExist) { // the allocation's directory is gone
-		p.Enqueue("status", "its status files cannot be written; the task and its limits are not affected: "+err.Error())
+		p.Enqueue("status", "cannot write status files (the task and its limits are not affected): "+err.Error())
 	}
 }

@@ -38,14 +38,14 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-type painter struct{ drawn int }
+type fakeDrawer struct{ drawn int }
 
-func (p *painter) Picture() error { p.drawn++; return nil }
+func (p *fakeDrawer) Picture() error { p.drawn++; return nil }
 
 func TestPlots(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	a := NewPlots()
-	p, q := &painter{}, &painter{}
+	p, q := &fakeDrawer{}, &fakeDrawer{}
 	const rich, poor, broke = pictureBurst, pictureBurst / 4, -time.Millisecond
 	a.request(p, soon)
 	d, _, wait := a.next(now, broke)

@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// Names of options that mean a number of steps or epochs, in small letters and with
-// underscores. A name that may as well mean something else (--epoch, to go on from; -n) is
-// not among them.
+// Names of options for a number of steps or epochs, in lower case with underscores,
+// without ambiguous ones (--epoch may be the first epoch; -n).
 var (
 	stepNames = []string{
 		"max_steps", "total_steps", "num_steps", "n_steps", "steps", "train_steps", "num_train_steps", "max_train_steps",
@@ -26,10 +25,10 @@ var (
 	}
 )
 
-// Assume looks for totals in a task's command line and environment: "--epochs 200",
-// "--epochs=200", "-steps 17408", "trainer.max_epochs=10", NUM_EPOCHS=10. The command line
-// counts before the environment. Where either says two different numbers, it says nothing:
-// it may be a script of several trainings. Only the names and the numbers are kept.
+// Assume finds totals in a task's command line and environment: "--epochs 200",
+// "--epochs=200", "-steps 17408", "trainer.max_epochs=10", NUM_EPOCHS=10. The command
+// line takes precedence. Two different numbers in one of them count as none: it may be
+// a script of several trainings. Only names and numbers are kept.
 func Assume(command []string, env map[string]string) Assumption {
 	var words []string
 	for _, arg := range command {
@@ -41,7 +40,7 @@ func Assume(command []string, env map[string]string) Assumption {
 		option := strings.TrimLeft(name, "-")
 		switch {
 		case !joined && (option == name || i+1 == len(words)):
-			continue // a word, or nothing follows
+			continue // not an option, or no value follows
 		case !joined:
 			value = words[i+1]
 		}
@@ -60,21 +59,19 @@ func Assume(command []string, env map[string]string) Assumption {
 	return a
 }
 
-// guess is a number that an option seems to say.
 type guess struct {
 	value float64
 	from  string
 	seen  bool
 }
 
-// see looks whether an option is one of the names.
 func (g *guess) see(names []string, option, from, text string) {
 	if !slices.Contains(names, strings.ReplaceAll(strings.ToLower(option), "-", "_")) {
 		return
 	}
 	v, err := strconv.ParseFloat(strings.ReplaceAll(text, "_", ""), 64)
 	if v = number(v); err != nil || v == 0 {
-		return // -1, as Hugging Face has it, is none
+		return // Hugging Face's -1 means none
 	}
 	if g.seen && v != g.value {
 		g.value, g.from = 0, ""
@@ -85,7 +82,7 @@ func (g *guess) see(names []string, option, from, text string) {
 	}
 }
 
-// or is what the guess says, or, where it has seen nothing, the other one.
+// or returns the guess, or other if it has seen no option.
 func (g guess) or(other guess) (float64, string) {
 	if g.seen {
 		return g.value, g.from

@@ -27,11 +27,12 @@ func TestAssume(t *testing.T) {
 		{[]string{"EPOCHS=7", "python"}, nil, Assumption{Epochs: 7, EpochsFrom: "EPOCHS"}},
 		{nil, map[string]string{"NUM_EPOCHS": "12", "MAX_STEPS": "10_000", "TOKEN": "s3cret"}, Assumption{Steps: 10000, StepsFrom: "MAX_STEPS", Epochs: 12, EpochsFrom: "NUM_EPOCHS"}},
 		{[]string{"--epochs", "5"}, map[string]string{"EPOCHS": "9"}, Assumption{Epochs: 5, EpochsFrom: "--epochs"}},
-		// The same number twice is one; two numbers are none, also not that of the environment.
+		// The same number twice is one; two numbers are none, even if the environment
+		// has one.
 		{[]string{"--epochs", "5", "--num-epochs", "5"}, nil, Assumption{Epochs: 5, EpochsFrom: "--epochs"}},
 		{[]string{"sh", "-c", "a --epochs 5 && b --epochs 50 && c --epochs 5"}, map[string]string{"EPOCHS": "9"}, Assumption{}},
 		{nil, map[string]string{"EPOCHS": "9", "NUM_EPOCHS": "8"}, Assumption{}},
-		// What is no number, or no such option.
+		// Not a number, or not such an option.
 		{[]string{"--epochs", "$N", "--max_steps", "nan", "--iters=inf", "--steps", "0", "--n_steps="}, nil, Assumption{}},
 		{[]string{"--epochs"}, nil, Assumption{}},
 		{[]string{"epochs", "5", "--epoch", "5", "--warmup_steps", "100", "--save-steps=500", "--steps-per-epoch", "3"}, map[string]string{"NOMAD_META_EPOCHS": "3"}, Assumption{}},

@@ -1,60 +1,56 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package remaining tells how many CPU-seconds a training task still needs: until its
-// end, or its objective if the fitted curve gets there first, and until its model is
-// good enough. It is pure, deterministic and keeps bounded memory; one Estimator follows
-// one task and is used by one goroutine.
+// Package remaining estimates the CPU-seconds that a training task still needs: until
+// its end, or its objective if the fitted curve reaches that first, and until its model
+// is good enough. It is deterministic, reads no clock and keeps bounded memory. Each
+// task has one Estimator, used by one goroutine.
 //
 // # The total
 //
-// The first of these that there is, and that the task has not gone beyond, counts:
+// The first of these that exists and that the task has not passed counts:
 //
-//  1. meta: what the job declares, in steps or in epochs;
-//  2. steps, epochs: what the trainer prints;
-//  3. assumed: options of the task's command line or environment that mean a number of
-//     steps or epochs by their name;
-//  4. earlier: what an earlier run of the same job with the same arguments took
-//     on this node, or on another one as the shim tells.
+//  1. meta: declared by the job, in steps or epochs;
+//  2. steps, epochs: printed by the trainer;
+//  3. assumed: options of the command line or environment whose names mean a number
+//     of steps or epochs;
+//  4. earlier: an earlier run of the same job with the same arguments on this node, or
+//     on another one, as passed on by the shim.
 //
-// A number of epochs counts once the steps of an epoch are known. Where only epochs are
-// reported, an assumed number of steps does not count. A task that reports
-// no step at all is measured by the CPU-seconds of the earlier run.
+// Epochs count once the steps per epoch are known. If only epochs are reported, an
+// assumed number of steps does not count. A task without any step is measured by the
+// CPU-seconds of the earlier run.
 //
 // # The price of a step
 //
-// CPU-seconds per step are measured from the first report of an epoch to the first
-// report of a later one, so that validation and checkpoints are in them; where reports are
-// rarer than ten an epoch, from the end of an epoch to that of a later one, reckoned
-// between two reports; where the epochs are not known, or none is complete, between
-// reports. In all cases over the newer half of the steps done: a start is slower than what
-// follows. An only epoch whose steps cost more than twice what the newest ones do had a
-// slow start, and is left out. What comes before the first report (imports, loading) is in
-// none of them. Until two reports have come, what was measured before a restart counts,
-// then what the earlier run took per step.
+// CPU-seconds per step are measured from the first report of an epoch to that of a
+// later one, which includes validation and checkpoints; if there are fewer than ten
+// reports per epoch, from the end of an epoch to that of a later one, interpolated
+// between two reports; without complete epochs, between reports. Always over the newer
+// half of the steps, since starts are slow. A single epoch whose steps cost more than
+// twice the newest ones had a slow start and is ignored. Time before the first report
+// (imports, loading) never counts. Until there are two reports, the price before a
+// restart counts, then the earlier run's.
 //
-// Between two reports what is left falls with the CPU-seconds used, but not below what
-// is left at the next report: a report that is late does not make a task shorter.
+// Between two reports the remaining work falls with the CPU-seconds used, but not below
+// that at the next report: a late report does not shorten a task.
 //
-// # What trainers do
+// # Trainers' behaviour
 //
-//   - A step or a CPU counter that goes back is a restart. What is left follows the new
-//     step; the price of a step is carried over until it is measured anew. A CPU reading
-//     that is less than a tenth lower is jitter.
-//   - A step that goes back three times without getting beyond where it was before is no
-//     position (it counts anew with every epoch, or the task dies at the same place every
-//     time): nothing is known until it gets beyond.
-//   - A step that falls with four reports in a row counts down: it is what is left.
-//   - A total that changes while the step goes on is taken over. One that changes with
-//     most reports is none ("step 7 of 7").
-//   - A report with another total and a lower step is of another bar. It is ignored until
-//     ours is complete, or the other has taken as much CPU as ours had. After three bars
-//     that were completed one after the other none is taken for the whole job; the first
-//     one is.
-//   - Reports that are read in one go have one CPU reading, which is that of the last one.
-//   - A total of 0, a negative or not finite one is none; a step that is negative or not
-//     finite is left out.
-//   - A step beyond the total, by more than lies between two reports, disproves the total.
-//
-// No clock is read, so none can jump.
+//   - A step or CPU counter that decreases is a restart. The remaining work follows the new
+//     step; the price of a step is kept until measured again. A CPU reading less than a
+//     tenth lower is jitter.
+//   - A step that decreases three times without passing its previous peak is no position
+//     (it counts per epoch, or the task crashes at the same place): the remaining work is
+//     unknown until it passes the peak.
+//   - A step that falls in four consecutive reports counts down: it is the remaining work.
+//   - A total that changes while the step advances is adopted. One that changes with
+//     most reports is ignored ("step 7 of 7").
+//   - A report with another total and a lower step belongs to another bar. It is ignored
+//     until ours is complete, or the other has used as much CPU as ours. After three
+//     consecutive complete bars no bar counts as the whole job.
+//   - Reports read at once share one CPU reading, that of the last one.
+//   - Totals that are zero, negative or not finite are ignored, as are steps that are
+//     negative or not finite.
+//   - A step beyond the total, by more than the distance of two reports, disproves it.
 package remaining

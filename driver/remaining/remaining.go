@@ -11,41 +11,39 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// Source names what an estimate rests on.
+// Source names the basis of an estimate.
 type Source string
 
-// The sources.
 const (
 	Unknown   Source = ""
-	Steps     Source = "steps"     // the trainer says how many steps there are
-	Epochs    Source = "epochs"    // the trainer says how many epochs there are, and no steps
-	Meta      Source = "meta"      // the job declares it
-	Assumed   Source = "assumed"   // an option of the command line or the environment
+	Steps     Source = "steps"     // the trainer's number of steps
+	Epochs    Source = "epochs"    // the trainer's number of epochs, without steps
+	Meta      Source = "meta"      // declared by the job
+	Assumed   Source = "assumed"   // an option of the command line or environment
 	Earlier   Source = "earlier"   // an earlier run of the same job
 	Objective Source = "objective" // the fitted curve reaches the objective
 )
 
-// Estimate is what is known of what a task still needs.
+// Estimate is a task's remaining work.
 type Estimate struct {
-	// CPUS is how much more CPU time the task will use until it ends; nil if unknown.
+	// CPUS is the CPU time until the task ends; nil if unknown.
 	CPUS *policy.CPUSeconds
-	// QualityCPUS is how much more it will use until its model is good enough: it reaches
-	// its acceptable target, or, without one, has done 60 % of its work. 0 when that is
-	// passed, or on a plateau; nil if unknown.
+	// QualityCPUS is the CPU time until the model is good enough: at the acceptable
+	// target or, without one, at 60 % of the work. 0 after that or on a plateau; nil if
+	// unknown.
 	QualityCPUS *policy.CPUSeconds
-	// Source is what CPUS rests on.
+	// Source is the basis of CPUS.
 	Source Source
 	// PerStep is the price of a step; 0 if unknown.
 	PerStep policy.CPUSeconds
-	// Total is the number of steps that is reckoned with, in the trainer's own steps; 0 if
-	// there is none. A trainer that counts down has 0.
+	// Total is the assumed number of steps, in the trainer's unit; 0 if unknown or if
+	// the trainer counts down.
 	Total float64
 	// Why explains the estimate.
 	Why string
 }
 
-// Declared is what is known of a task's work before it reports. Numbers that are not
-// known are 0.
+// Declared is what is known of a task's work before it reports; 0 means unknown.
 type Declared struct {
 	Steps  float64 `json:"steps,omitempty"`  // meta
 	Epochs float64 `json:"epochs,omitempty"` // meta
@@ -54,7 +52,7 @@ type Declared struct {
 	Earlier Run        `json:"earlier,omitzero"`
 }
 
-// Assumption is what options of a task's command line or environment seem to say.
+// Assumption holds the totals found in a command line or environment.
 type Assumption struct {
 	Steps      float64 `json:"steps,omitempty"`
 	StepsFrom  string  `json:"steps_from,omitempty"` // the option's name
@@ -62,22 +60,21 @@ type Assumption struct {
 	EpochsFrom string  `json:"epochs_from,omitempty"`
 }
 
-// Run is what a whole run of a job took.
+// Run is the cost of a whole run of a job.
 type Run struct {
 	CPUS  float64 `json:"cpu_s"`
-	Steps float64 `json:"steps,omitempty"` // in the trainer's own steps; 0 if it reported none
+	Steps float64 `json:"steps,omitempty"` // in the trainer's unit; 0 if it reported none
 }
 
-// Point is one report, with the CPU-seconds that the task had used when it was read.
-// Numbers that are not known are 0 or NaN.
+// Point is a report, with the CPU-seconds used when it was read. 0 or NaN mean unknown.
 type Point struct {
 	CPU      float64
 	Step     float64
-	Total    float64 // steps there will be
-	PerEpoch float64 // steps of an epoch
+	Total    float64 // total number of steps
+	PerEpoch float64 // steps per epoch
 }
 
-// Curve is what is known of the task's metric.
+// Curve is the state of the task's metric.
 type Curve struct {
 	Fit        growth.Fit
 	Plateau    bool
@@ -86,34 +83,35 @@ type Curve struct {
 	Passed     bool     // the acceptable target was reached
 }
 
-// Mark is a step, and the CPU-seconds used until it was reported.
+// Mark is a step and the CPU-seconds at its report.
 type Mark struct {
 	Step float64 `json:"s"`
 	CPU  float64 `json:"c"`
 }
 
-// State is what a later process goes on with. Its numbers are finite.
+// State lets a later process continue. Its numbers are finite.
 type State struct {
 	Reported bool    `json:"reported,omitempty"`
 	Used     float64 `json:"used,omitempty"` // CPU-seconds at the last report
-	// Of the last report that counts. A step that counts down is negative.
+	// The last valid report. A step that counts down is negative.
 	At  Mark    `json:"at,omitzero"`
 	Gap float64 `json:"gap,omitempty"` // steps between the last two
-	// Before is the last step of the CPU reading before: reports may come in bursts.
+	// Before is the last step of the previous CPU reading, because reports come in
+	// bursts.
 	Before float64 `json:"before,omitempty"`
 
-	Total    float64 `json:"total,omitempty"`     // as the trainer says
-	Changes  float64 `json:"changes,omitempty"`   // of the total, lately
+	Total    float64 `json:"total,omitempty"`     // from the trainer
+	Changes  float64 `json:"changes,omitempty"`   // recent changes of the total
 	PerEpoch float64 `json:"per_epoch,omitempty"` // steps
 	Other    float64 `json:"other,omitempty"`     // total of another bar
-	OtherCPU float64 `json:"other_cpu,omitempty"` // when it came
-	Bars     int     `json:"bars,omitempty"`      // taken over after ours was complete
+	OtherCPU float64 `json:"other_cpu,omitempty"` // when it first came
+	Bars     int     `json:"bars,omitempty"`      // adopted after ours was complete
 
 	Raw   float64 `json:"raw,omitempty"`   // last step as printed
-	Falls int     `json:"falls,omitempty"` // reports in a row with a lower step; < 0: higher
-	Down  bool    `json:"down,omitempty"`  // it counts down
+	Falls int     `json:"falls,omitempty"` // consecutive reports with a lower step; < 0: higher
+	Down  bool    `json:"down,omitempty"`  // the step counts down
 	Peak  float64 `json:"peak,omitempty"`  // highest step before the restarts
-	Backs int     `json:"backs,omitempty"` // restarts in a row that did not get beyond it
+	Backs int     `json:"backs,omitempty"` // consecutive restarts that did not pass it
 
 	Began   Mark    `json:"began,omitzero"` // first report of this run of steps
 	Steps   []Mark  `json:"steps,omitempty"`
@@ -123,55 +121,53 @@ type State struct {
 
 const (
 	maxMarks   = 64   // kept of steps and of epochs
-	most       = 1e15 // steps and CPU-seconds beyond are none
-	least      = 1e-6 // nor are steps below, and none lie nearer to each other
-	falls      = 4    // lower steps in a row mean that it counts down
-	maxBacks   = 3    // restarts in a row without getting further
-	maxBars    = 3    // bars one after the other
-	maxChanges = 3    // of a total, beyond what settled reports make up for
-	settled    = 0.1  // change that a report with the same total makes up for
-	jitter     = 0.9  // CPU readings lower by this factor are of another process
-	rare       = 0.1  // of an epoch and more between two reports makes them rare
-	slowStart  = 2    // a first epoch is one if its steps cost so many times what the newest do
-	// qualityPart of a task's work brings it to the quality point unless a target or a
-	// plateau tells better: a fit of the first reports does not.
+	maxValue   = 1e15 // greater steps and CPU-seconds are invalid
+	least      = 1e-6 // so are smaller steps, and smaller distances
+	falls      = 4    // consecutive lower steps that mean counting down
+	maxBacks   = 3    // consecutive restarts without progress
+	maxBars    = 3    // consecutive bars
+	maxChanges = 3    // of a total, less what settled reports offset
+	settled    = 0.1  // change offset by a report with the same total
+	jitter     = 0.9  // a CPU reading lower by this factor is another process's
+	rare       = 0.1  // part of an epoch between two reports that makes them rare
+	slowStart  = 2    // a first epoch with this many times the newest price of a step was slow
+	// qualityPart is the part of the work after which the model counts as good, without
+	// a target or plateau: a fit of the first reports is too unreliable.
 	qualityPart = 0.6
 )
 
-// Estimator follows one task.
+// Estimator estimates one task's remaining work.
 type Estimator struct {
 	declared Declared
 	s        State
 }
 
-// Recall tells what an earlier run took.
+// Recall sets the cost of an earlier run.
 func (e *Estimator) Recall(run Run) { e.declared.Earlier = run }
 
-// New returns an Estimator that goes on from a state; the zero State is a new task.
+// New returns an Estimator that continues from a state; the zero State is a new task.
 func New(d Declared, s State) *Estimator {
 	s.Steps, s.Epochs = append([]Mark(nil), s.Steps...), append([]Mark(nil), s.Epochs...)
 	return &Estimator{declared: d, s: s}
 }
 
-// State returns what a later process goes on with.
 func (e *Estimator) State() State {
 	s := e.s
 	s.Steps, s.Epochs = append([]Mark(nil), s.Steps...), append([]Mark(nil), s.Epochs...)
 	return s
 }
 
-// number is a count as a trainer says it: 0 if it is none.
 func number(v float64) float64 {
-	if v >= least && v < most {
+	if v >= least && v < maxValue {
 		return v
 	}
 	return 0
 }
 
-// Add takes a report. One without a CPU reading is left out.
+// Add takes a report. Without a valid CPU reading it is ignored.
 func (e *Estimator) Add(p Point) {
 	s := &e.s
-	if !(p.CPU >= 0 && p.CPU < most) {
+	if !(p.CPU >= 0 && p.CPU < maxValue) {
 		return
 	}
 	if p.CPU < s.Used {
@@ -182,7 +178,7 @@ func (e *Estimator) Add(p Point) {
 		}
 	}
 	s.Used = p.CPU
-	if !(p.Step >= 0 && p.Step < most) {
+	if !(p.Step >= 0 && p.Step < maxValue) {
 		return
 	}
 	e.direction(p.Step)
@@ -203,13 +199,13 @@ func (e *Estimator) Add(p Point) {
 		}
 		s.Total, s.Other = total, 0
 	} else if s.Reported && !s.Down {
-		s.Total = 0 // the trainer does not say any more: it was of a bar
+		s.Total = 0 // the trainer no longer prints it: it belonged to a bar
 	}
 	if step > s.Peak {
 		s.Backs = 0
 	}
 	if step == s.At.Step && len(s.Steps) > 0 {
-		return // the same step once more
+		return // the same step again
 	}
 	switch {
 	case len(s.Steps) == 0:
@@ -225,7 +221,6 @@ func (e *Estimator) Add(p Point) {
 	s.Steps = mark(s.Steps, s.At)
 }
 
-// direction notes whether the step counts down.
 func (e *Estimator) direction(raw float64) {
 	s := &e.s
 	switch {
@@ -244,7 +239,6 @@ func (e *Estimator) direction(raw float64) {
 	}
 }
 
-// foreign says whether a report is of another bar.
 func (e *Estimator) foreign(step, total, cpu float64) bool {
 	s := &e.s
 	if total == 0 || s.Total == 0 || total == s.Total || total != s.Other && step >= s.At.Step {
@@ -265,7 +259,6 @@ func (e *Estimator) foreign(step, total, cpu float64) bool {
 	return false
 }
 
-// back notes that the step went back.
 func (e *Estimator) back() {
 	s := &e.s
 	if s.At.Step > s.Peak {
@@ -276,7 +269,7 @@ func (e *Estimator) back() {
 	e.restart()
 }
 
-// restart forgets where steps were reported, and keeps their price.
+// restart drops the reported steps and keeps their price.
 func (e *Estimator) restart() {
 	s := &e.s
 	if per, _ := s.measured(); per > 0 {
@@ -285,8 +278,8 @@ func (e *Estimator) restart() {
 	s.Steps, s.Epochs, s.Gap = s.Steps[:0], s.Epochs[:0], 0
 }
 
-// epoch notes where an epoch begins: its first report, or, where reports are rare, the
-// end of the one before, between two reports.
+// epoch records the start of an epoch: its first report or, if reports are rare, the
+// interpolated end of the previous epoch.
 func (e *Estimator) epoch(at Mark, per float64) {
 	s := &e.s
 	if per == 0 {
@@ -311,11 +304,8 @@ func (e *Estimator) epoch(at Mark, per float64) {
 	s.Epochs = mark(s.Epochs, at)
 }
 
-// epochOf counts the epochs that were complete before the step.
 func epochOf(step, per float64) float64 { return math.Ceil(step/per) - 1 }
 
-// mark adds a mark. Reports that were read in one go have one CPU reading; it is that of
-// the last. When there are too many, every second goes.
 func mark(ms []Mark, m Mark) []Mark {
 	if n := len(ms); n > 0 && m.CPU <= ms[n-1].CPU {
 		ms[n-1].Step = m.Step
@@ -333,7 +323,8 @@ func mark(ms []Mark, m Mark) []Mark {
 	return ms
 }
 
-// price is CPU-seconds per step over the newer half of the marks; 0 with fewer than two.
+// price is CPU-seconds per step over the newer half of the marks; 0 with fewer than
+// two.
 func price(ms []Mark) float64 {
 	n := len(ms)
 	if n < 2 {
@@ -350,8 +341,8 @@ func price(ms []Mark) float64 {
 	return (last.CPU - ms[from].CPU) / (last.Step - ms[from].Step)
 }
 
-// measured is the price of a step as measured since the last restart, and whether over
-// whole epochs.
+// measured is the price of a step since the last restart, and whether it spans whole
+// epochs.
 func (s *State) measured() (per float64, epochs bool) {
 	steps := price(s.Steps)
 	if per = price(s.Epochs); per == 0 || len(s.Epochs) == 2 && steps > 0 && per > slowStart*steps {
@@ -360,9 +351,9 @@ func (s *State) measured() (per float64, epochs bool) {
 	return per, true
 }
 
-// Estimate tells what the task needs, which has used so many CPU-seconds by now.
+// Estimate returns the remaining work of the task that has used cpu CPU-seconds.
 func (e *Estimator) Estimate(cpu float64, c Curve) Estimate {
-	if !(cpu >= e.s.Used && cpu < most) {
+	if !(cpu >= e.s.Used && cpu < maxValue) {
 		cpu = e.s.Used
 	}
 	out := e.toEnd(cpu)
@@ -376,7 +367,7 @@ func (e *Estimator) Estimate(cpu float64, c Curve) Estimate {
 	return out
 }
 
-// quality is the way to the quality point; nil if unknown.
+// quality is the work to the quality point; nil if unknown.
 func quality(cpu float64, c Curve, end *policy.CPUSeconds) *policy.CPUSeconds {
 	way, ok := 0.0, true
 	switch {
@@ -401,7 +392,7 @@ func seconds(v float64) *policy.CPUSeconds {
 	return &s
 }
 
-// total is the step at which the task ends, and who says so.
+// total is the step at which the task ends, and its source.
 func (e *Estimator) total() (total float64, from Source, name string) {
 	s := &e.s
 	if s.Down {
@@ -414,7 +405,7 @@ func (e *Estimator) total() (total float64, from Source, name string) {
 	}
 	by, assumed := Steps, d.Assumed.Steps
 	if s.PerEpoch == 1 {
-		by, assumed = Epochs, 0 // no step is told, only epochs
+		by, assumed = Epochs, 0 // only epochs are reported
 	}
 	for _, c := range []struct {
 		total float64
@@ -435,7 +426,6 @@ func (e *Estimator) total() (total float64, from Source, name string) {
 	return 0, Unknown, ""
 }
 
-// toEnd tells what the task needs until its own end.
 func (e *Estimator) toEnd(cpu float64) Estimate {
 	s := &e.s
 	before := e.declared.Earlier
@@ -481,18 +471,20 @@ func (e *Estimator) toEnd(cpu float64) Estimate {
 	return out
 }
 
-// left is the CPU time from now until a step, at a price of a step.
+// left is the CPU time from now until step total, given the price of a step.
 func (e *Estimator) left(per float64, epochs bool, total, cpu float64) float64 {
 	s := &e.s
-	at, next := s.At, 2*s.At.Step-s.Before // as far as the next reports may be
+	at, next := s.At, 2*s.At.Step-s.Before // estimated step of the next report
 	atNext := per * (total - next)
 	if !epochs {
-		// A counter that went back without a step since says nothing of the time since.
+		// A counter that restarted without a step since tells nothing of the time
+		// since.
 		return max(per*(total-at.Step)-max(0, cpu-at.CPU), atNext)
 	}
 	began := s.Epochs[len(s.Epochs)-1]
 	if end := min(total, (epochOf(at.Step, s.PerEpoch)+1)*s.PerEpoch); next <= end {
-		// Steps cost less than what an epoch costs on average, with all that comes at its end.
+		// Steps alone cost less than an epoch's average, which includes the work at its
+		// end.
 		within := per
 		if at.Step > began.Step {
 			within = min(per, (at.CPU-began.CPU)/(at.Step-began.Step))
@@ -502,11 +494,11 @@ func (e *Estimator) left(per float64, epochs bool, total, cpu float64) float64 {
 	return max(per*(total-began.Step)-(cpu-began.CPU), atNext)
 }
 
-// Run returns what the task took as a whole, when it has ended after so many CPU-seconds.
-// One that went on from a checkpoint is reckoned up.
+// Run returns the cost of the whole task, which ended after cpu CPU-seconds. If it
+// resumed from a checkpoint, the cost is extrapolated.
 func (s State) Run(cpu float64) Run {
 	run := Run{CPUS: s.Used}
-	if cpu > run.CPUS && cpu < most {
+	if cpu > run.CPUS && cpu < maxValue {
 		run.CPUS = cpu
 	}
 	if !s.Reported || s.Down || s.Backs >= maxBacks {
@@ -514,7 +506,8 @@ func (s State) Run(cpu float64) Run {
 	}
 	run.Steps = s.At.Step
 	if per, _ := s.measured(); per > 0 {
-		// What came before the first report took at least the price of its steps.
+		// Steps before the first report are assumed to have cost at least the price of
+		// a step.
 		run.CPUS = max(run.CPUS, per*s.Began.Step+run.CPUS-s.Began.CPU)
 	}
 	return run

@@ -16,8 +16,8 @@ import (
 
 var nan, inf = math.NaN(), math.Inf(1)
 
-// feed reports steps first … last by the stride, each taking so many CPU-seconds from cpu on, and
-// returns the CPU-seconds used by then.
+// feed reports steps first … last by the stride, each costing `per` CPU-seconds from
+// cpu on, and returns the CPU-seconds used.
 func feed(e *Estimator, first, last, stride, cpu, per, total float64) float64 {
 	for s := first; s <= last; s += stride {
 		e.Add(Point{CPU: cpu, Step: s, Total: total})
@@ -42,12 +42,11 @@ func TestSteps(t *testing.T) {
 	must.Eq(t, 100, m.Total)
 	must.StrContains(t, m.Why, "50 of 100 steps")
 
-	// It falls with the CPU used, down to what is left at the next report.
+	// It falls with the CPU used, down to the work at the next report.
 	must.InDelta(t, 90, float64(*e.Estimate(cpu+10, Curve{}).CPUS), 1e-9)
 	must.InDelta(t, 80, float64(*e.Estimate(cpu+1000, Curve{}).CPUS), 1e-9)
 }
 
-// left is what an estimator without a curve says.
 func left(t *testing.T, e *Estimator, cpu float64) float64 {
 	t.Helper()
 	m := e.Estimate(cpu, Curve{})
@@ -55,7 +54,7 @@ func left(t *testing.T, e *Estimator, cpu float64) float64 {
 	return float64(*m.CPUS)
 }
 
-// epochs reports epochs of ten steps, of a CPU-second each, with 5 CPU-seconds of
+// epochs reports epochs of ten steps, one CPU-second each, with 5 CPU-seconds of
 // validation at their end. It returns the CPU-seconds at the last report.
 func epochs(e *Estimator, from, to int, total float64) (cpu float64) {
 	for n := from; n <= to; n++ {
@@ -70,16 +69,16 @@ func epochs(e *Estimator, from, to int, total float64) (cpu float64) {
 func TestWholeEpochs(t *testing.T) {
 	e := New(Declared{}, State{})
 	must.Eq(t, 10, epochs(e, 1, 1, 100))
-	must.Eq(t, 90, left(t, e, 10)) // without validation: it has not been seen
+	must.Eq(t, 90, left(t, e, 10)) // validation not seen yet
 	cpu := epochs(e, 1, 4, 100)
 	m := e.Estimate(cpu, Curve{})
 	must.Eq(t, 1.5, m.PerStep)
 	must.InDelta(t, 6*15+5, left(t, e, cpu), 0.5+1e-9)
 	must.StrContains(t, m.Why, "over whole epochs")
-	// While the validation goes on, and after; then the next report is overdue.
+	// During the validation, and after; then the next report is overdue.
 	must.InDelta(t, 6*15+1, left(t, e, cpu+4), 0.5+1e-9)
 	must.InDelta(t, 6*15-1.5, left(t, e, cpu+400), 1e-9)
-	// In the middle of an epoch, the steps before its end cost a second each.
+	// In the middle of an epoch, steps before its end cost a second each.
 	for i := 1; i <= 4; i++ {
 		e.Add(Point{CPU: 60 + float64(i), Step: float64(40 + i), Total: 100, PerEpoch: 10})
 	}
@@ -92,7 +91,7 @@ func TestWholeEpochs(t *testing.T) {
 	must.Eq(t, 0, left(t, e, cpu+100))
 }
 
-// The first steps compile, fill caches, and cost ten times as much.
+// The first steps compile and fill caches, at ten times the cost.
 func TestSlowStart(t *testing.T) {
 	e := New(Declared{}, State{})
 	cpu := 0.0
@@ -107,7 +106,7 @@ func TestSlowStart(t *testing.T) {
 	}
 }
 
-// Where an epoch has one report or two, none of them is where the last one's was.
+// With one or two reports per epoch, none is at the place of the last epoch's.
 func TestRareReports(t *testing.T) {
 	e := New(Declared{}, State{})
 	at := func(step float64) float64 { return step + 32*math.Floor(step/128) } // with validation
@@ -132,7 +131,6 @@ func TestEpochsAlone(t *testing.T) {
 	must.Eq(t, 100, left(t, e, 900))
 }
 
-// Of several totals the first that the task is not beyond counts.
 func TestTotals(t *testing.T) {
 	assumed := Assumption{Steps: 70, StepsFrom: "--max_steps", Epochs: 9, EpochsFrom: "EPOCHS"}
 	for _, c := range []struct {
@@ -152,7 +150,6 @@ func TestTotals(t *testing.T) {
 		{Declared{Assumed: assumed}, 0, 1, Unknown, 0, "beyond"}, // epoch 40, not step 40
 		{Declared{}, inf, 10, Unknown, 0, "no total is known"},
 		{Declared{}, 0, 10, Unknown, 0, "no total is known"},
-		// The task is beyond all of these.
 		{Declared{Steps: 20, Epochs: 2, Assumed: assumed}, 30, 10, Assumed, 70, ""},
 		{Declared{Steps: 20}, 30, 0, Unknown, 0, "beyond"},
 	} {
@@ -172,7 +169,7 @@ func TestTotals(t *testing.T) {
 	}
 }
 
-// A step that is one beyond the total is its end; two are beyond.
+// A step one beyond the total is its end; two beyond disprove it.
 func TestBeyond(t *testing.T) {
 	e := New(Declared{}, State{})
 	feed(e, 1, 11, 1, 1, 1, 10)
@@ -181,7 +178,7 @@ func TestBeyond(t *testing.T) {
 	must.Nil(t, e.Estimate(12, Curve{}).CPUS)
 }
 
-// The earlier run is the size of a task without steps, and the price of the first ones.
+// The earlier run is the size of a task without steps, and the price of its first ones.
 func TestEarlier(t *testing.T) {
 	e := New(Declared{}, State{})
 	must.Nil(t, e.Estimate(50, Curve{}).CPUS)
@@ -199,7 +196,7 @@ func TestEarlier(t *testing.T) {
 	must.Eq(t, 5*44, left(t, e, 25))
 }
 
-// Nomad starts the process anew: the CPU-seconds begin at 0, the step at a checkpoint.
+// Nomad restarts the process: CPU-seconds begin at 0, the step at a checkpoint.
 func TestRestart(t *testing.T) {
 	e := New(Declared{}, State{})
 	feed(e, 1, 50, 1, 1, 2, 100)
@@ -213,19 +210,18 @@ func TestRestart(t *testing.T) {
 	feed(e, 42, 60, 1, 8, 3, 100)
 	must.Eq(t, 3*40, left(t, e, 8+18*3))
 
-	// Or the trainer itself goes back to it.
+	// Or the trainer itself rolls back.
 	feed(e, 45, 50, 1, 100, 3, 100)
 	must.Eq(t, 3*50, left(t, e, 115))
 
-	// A reading that is a little lower is none.
 	e.Add(Point{CPU: 117, Step: 51, Total: 100})
 	e.Add(Point{CPU: 116, Step: 52, Total: 100})
 	must.StrContains(t, e.Estimate(116, Curve{}).Why, "latest steps")
 }
 
-// A step that goes back again and again and never beyond where it was is no position, until
-// it goes beyond.
-func TestSaw(t *testing.T) {
+// A step that decreases repeatedly without passing its peak is no position, until it
+// passes it.
+func TestRepeatedRestarts(t *testing.T) {
 	e := New(Declared{}, State{})
 	cpu := 0.0
 	for range 3 {
@@ -239,7 +235,6 @@ func TestSaw(t *testing.T) {
 	must.StrContains(t, m.Why, "again and again")
 	cpu = feed(e, 21, 50, 1, cpu+1, 1, 100)
 	must.Eq(t, 50, left(t, e, cpu))
-	// Restarts that each get further are none of that.
 	for n := 60.0; n < 100; n += 10 {
 		cpu = feed(e, n-30, n, 1, cpu+1, 1, 100)
 		must.Eq(t, 100-n, left(t, e, cpu))
@@ -256,7 +251,6 @@ func TestCountdown(t *testing.T) {
 	must.Eq(t, 2*81, *m.CPUS)
 	must.StrContains(t, m.Why, "81 steps left")
 	must.Eq(t, Run{CPUS: 38}, e.State().Run(38))
-	// And up again.
 	cpu := feed(e, 90, 100, 1, 40, 2, 200)
 	must.Eq(t, 200, left(t, e, cpu))
 }
@@ -266,19 +260,16 @@ func TestTotalChanges(t *testing.T) {
 	feed(e, 1, 50, 1, 1, 1, 100)
 	cpu := feed(e, 51, 60, 1, 51, 1, 200)
 	must.Eq(t, 140, left(t, e, cpu))
-	// One that is always where the task is tells nothing.
 	for i := 61.0; i < 70; i++ {
 		e.Add(Point{CPU: i, Step: i, Total: i})
 	}
 	must.Nil(t, e.Estimate(70, Curve{}).CPUS)
-	// One that was of a bar, and is gone, neither.
 	e = New(Declared{}, State{})
 	feed(e, 1, 50, 1, 1, 1, 100)
 	e.Add(Point{CPU: 51, Step: 51})
 	must.Nil(t, e.Estimate(51, Curve{}).CPUS)
 }
 
-// The bar of a validation comes and goes between.
 func TestBars(t *testing.T) {
 	e := New(Declared{}, State{})
 	cpu := feed(e, 1, 50, 1, 1, 1, 1000)
@@ -287,21 +278,19 @@ func TestBars(t *testing.T) {
 		must.Between(t, 1000-50*float64(n+1)-3, left(t, e, cpu), 1.07*(1000-50*float64(n+1))) // its time is in the steps'
 		cpu = feed(e, float64(51+50*n), float64(100+50*n), 1, cpu+1, 1, 1000)
 	}
-	// One that stays is the training's, and one that comes when ours is complete.
+	// A bar that stays is the training's; so is one that comes when ours is complete.
 	cpu = feed(e, 1, 600, 1, cpu+1, 1, 2000)
 	must.Eq(t, 1400, left(t, e, cpu))
 	e = New(Declared{}, State{})
 	cpu = feed(e, 1, 2, 1, 1, 1, 2)
 	cpu = feed(e, 1, 10, 1, cpu+1, 1, 100)
 	must.Eq(t, 90, left(t, e, cpu))
-	// Bars one after the other: none of them is the whole job.
 	for n := 0.0; n < 3; n++ {
 		cpu = feed(e, 1, 100+n, 1, cpu+1, 1, 100+n)
 	}
 	must.Nil(t, e.Estimate(cpu, Curve{}).CPUS)
 }
 
-// What is no number changes nothing.
 func TestNoNumbers(t *testing.T) {
 	e := New(Declared{}, State{})
 	cpu := feed(e, 1, 50, 1, 1, 1, 100)
@@ -311,11 +300,11 @@ func TestNoNumbers(t *testing.T) {
 		must.Eq(t, 50, left(t, e, cpu))
 		must.Eq(t, 50, left(t, e, v))
 	}
-	e.Add(Point{CPU: cpu, Step: 50, Total: 100}) // again
+	e.Add(Point{CPU: cpu, Step: 50, Total: 100})
 	must.Eq(t, 50, left(t, e, cpu))
 }
 
-// Reports that are read in one go have one CPU reading; a later one goes on from there.
+// Reports read at once share one CPU reading; a later one continues from there.
 func TestOneReading(t *testing.T) {
 	e := New(Declared{}, State{})
 	for i := 1.0; i <= 100; i++ {
@@ -335,7 +324,6 @@ func TestOneReading(t *testing.T) {
 	must.Eq(t, 60, left(t, e, 500))
 }
 
-// A later process goes on as if there had been one.
 func TestState(t *testing.T) {
 	a := New(Declared{}, State{})
 	epochs(a, 1, 6, 100)
@@ -353,7 +341,6 @@ func TestState(t *testing.T) {
 	}
 }
 
-// What a run took, for the next one.
 func TestRun(t *testing.T) {
 	e := New(Declared{}, State{})
 	must.Eq(t, Run{CPUS: 7}, e.State().Run(7))
@@ -385,7 +372,8 @@ func TestTargets(t *testing.T) {
 	must.StrContains(t, m.Why, "reaches the objective")
 	must.LessEq(t, *m.CPUS, *m.QualityCPUS)
 
-	// One that the curve does not reach, or not before the end, or from a plateau.
+	// Objectives that the curve does not reach, or not before the end, or from a
+	// plateau.
 	c.Objective = &far
 	must.Eq(t, Steps, e.Estimate(100, c).Source)
 	c.Objective, c.Plateau = &near, true
@@ -404,15 +392,15 @@ func TestTargets(t *testing.T) {
 	must.Eq(t, 0, *e.Estimate(100, c).QualityCPUS)
 	c.Acceptable = nil
 	must.InDelta(t, qualityPart*1000-100, float64(*e.Estimate(100, c).QualityCPUS), 10)
-	// Of a task whose end is not known only a plateau tells.
+	// With an unknown end only a plateau has a quality point.
 	unsized := New(Declared{}, State{})
 	must.Nil(t, unsized.Estimate(100, c).QualityCPUS)
 	c.Plateau = true
 	must.Eq(t, 0, *unsized.Estimate(100, c).QualityCPUS)
 }
 
-// Whatever comes: nothing negative, no NaN, bounded memory, a reason, and a state that
-// outlives the process.
+// For any input: not negative, no NaN, bounded memory, a reason, and a state that
+// survives encoding.
 func TestAnything(t *testing.T) {
 	weird := rapid.OneOf(rapid.Float64Range(0, 200), rapid.Map(rapid.IntRange(0, 50), func(i int) float64 { return float64(i) }),
 		rapid.Float64(), rapid.SampledFrom([]float64{0, 1, 10, nan, inf, -inf, -1, 1e14, 1e15, 1e-300, math.MaxFloat64}))

@@ -15,7 +15,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
-// smallDisk mounts a file system of the given options.
 func smallDisk(t *testing.T, options string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -36,7 +35,7 @@ func smallDisk(t *testing.T, options string) string {
 	return dir
 }
 
-// fill takes all room that is left; the function returned gives it back.
+// fill uses all free space until free is called.
 func fill(t *testing.T, disk string) (free func()) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(disk, "filler"))
@@ -72,8 +71,8 @@ func TestFullDisk(t *testing.T) {
 	free := fill(t, disk)
 	refused(w.Status(Status{Task: "t", Step: 2}), "t.json")
 	refused(w.Picture(), "t.png")
-	// The last page of the history has room for some rows more, and for a part of
-	// the one that does not fit.
+	// The last page of the history has room for some more rows, and for a part of the
+	// row that does not fit.
 	before := readFileOf(t, in("t.csv"))
 	for {
 		if err = w.Append(rowAt(n)); err != nil {
@@ -104,7 +103,6 @@ func TestFullDisk(t *testing.T) {
 	must.False(t, picture == readFileOf(t, in("t.png")))
 }
 
-// A history that is full of rows cannot be thinned on a disk that is full.
 func TestFullDisk_thinning(t *testing.T) {
 	disk := smallDisk(t, "size=1m")
 	w, err := NewWriter(disk, "t", Options{MaxRows: 16})

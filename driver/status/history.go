@@ -13,12 +13,12 @@ import (
 	"unicode"
 )
 
-// Row is one line of the history: what was known at a time.
+// Row is one line of the history.
 type Row struct {
 	Time       time.Time
 	CPUSeconds float64 // used since the task started
 	Step       float64 // NaN = not reported
-	Total      float64 // steps in all; NaN = not reported
+	Total      float64 // total steps; NaN = not reported
 	Value      float64 // E; NaN = no report yet; may be ±Inf
 	Growth     float64 // G, see Status.Growth; NaN = unmeasured
 	Progress   float64 // P, per second of wall time; NaN = unmeasured
@@ -28,22 +28,21 @@ type Row struct {
 	QuotaCores float64 // 0 = none
 	Use        float64 // fraction of the pool
 	Throttled  float64 // seconds, since the task started
-	Rule       string  // the rule that fired
-	Event      string  // what happened, in a few words, "" = nothing; marked in the picture
+	Rule       string  // the rule applied
+	Event      string  // what happened, briefly; marked in the picture
 
 	Class       string  // of a service: G, S, B or ""
 	State       string  // of the targets: training, acceptable, objective or ""
-	MemoryMiB   float64 // see Resources; NaN = not known
+	MemoryMiB   float64 // see Resources; NaN = unknown
 	MemoryG     float64
 	BlockMiBs   float64
 	BlockG      float64
 	NetworkMiBs float64
 	NetworkG    float64
-	Remaining   float64 // CPU-seconds until the task ends; NaN = not known
-	Ahead       float64 // CPU-seconds that it used more than its twin; NaN = not known
+	Remaining   float64 // CPU-seconds until the task ends; NaN = unknown
+	Ahead       float64 // CPU-seconds that it used more than its twin; NaN = unknown
 }
 
-// columns is the header of the CSV file.
 var columns = []string{"time", "cpu_s", "step", "total", "value", "growth", "progress_per_s", "category",
 	"limit", "shares", "quota_cores", "use", "throttled_s", "rule", "event", "class", "state",
 	"memory_mib", "memory_growth", "block_mib_per_s", "block_growth", "network_mib_per_s", "network_growth",
@@ -52,16 +51,15 @@ var columns = []string{"time", "cpu_s", "step", "total", "value", "growth", "pro
 var header = strings.Join(columns, ",") + "\n"
 
 const (
-	maxField = 120  // bytes of one text in the history
-	maxLine  = 1024 // bytes; what is longer is not ours
+	maxField = 120  // bytes of a text in the history
+	maxLine  = 1024 // bytes; a longer line is invalid
 
-	// maxHistory (bytes) and maxLines bound what is read of a history file, which the
-	// task may have written: many times what 5,000 rows of ours take.
+	// maxHistory (bytes) and maxLines bound the reading of a history, which the task
+	// may have written: many times the size of 5,000 rows.
 	maxHistory = 8 << 20
 	maxLines   = 4 * defaultMaxRows
 )
 
-// number is where a row keeps the number of a column; nil for another column.
 func (r *Row) number(column string) *float64 {
 	switch column {
 	case "cpu_s":
@@ -104,7 +102,6 @@ func (r *Row) number(column string) *float64 {
 	return nil
 }
 
-// text is where a row keeps the text of a column; nil for another column.
 func (r *Row) text(column string) *string {
 	switch column {
 	case "category":
@@ -121,7 +118,6 @@ func (r *Row) text(column string) *string {
 	return nil
 }
 
-// blankRow is a Row of which nothing is known.
 func blankRow() (r Row) {
 	for _, c := range columns {
 		if f := r.number(c); f != nil {
@@ -131,13 +127,13 @@ func blankRow() (r Row) {
 	return r
 }
 
-// appendTo appends r as a CSV line. Ten digits are kept of a number. Texts lose
-// what would need quoting, so that every line stands for itself.
+// appendTo appends r as a CSV line. Numbers have ten digits; texts lose what would need
+// quoting.
 func (r Row) appendTo(b []byte) []byte {
 	num := func(f float64) {
 		digits := 10
 		if math.Abs(f) > 1e308 {
-			digits = -1 // rounded up it could be too large to be read
+			digits = -1 // rounding up could overflow
 		}
 		if !math.IsNaN(f) {
 			b = strconv.AppendFloat(b, f, 'g', digits, 64)
@@ -160,7 +156,6 @@ func (r Row) appendTo(b []byte) []byte {
 	return append(b, '\n')
 }
 
-// plain makes a text fit for one field of one line.
 func plain(s string) string {
 	return cut(strings.ToValidUTF8(strings.Map(func(r rune) rune {
 		switch {
@@ -175,9 +170,9 @@ func plain(s string) string {
 	}, s), "?"), maxField)
 }
 
-// ParseHistory reads a history and drops what it cannot read: torn or overlong
-// lines, lines without a time, what comes after maxLines. Columns are found by their names in the header,
-// so that a file of an older or a newer version is read as far as it is known.
+// ParseHistory parses a history and skips torn or overlong lines, lines without a time,
+// and what follows maxLines. Columns are found by their names in the header, so that
+// files of other versions are read as far as known.
 func ParseHistory(b []byte) (rows []Row) {
 	order := make([]int, len(columns)) // field of the line → column
 	for i := range order {
@@ -187,10 +182,10 @@ func ParseHistory(b []byte) (rows []Row) {
 		line, rest, whole := bytes.Cut(b, []byte("\n"))
 		b = rest
 		switch {
-		case len(line) > maxLine: // a header, too, is bounded
+		case len(line) > maxLine: // headers, too, are bounded
 		case bytes.HasPrefix(line, []byte("time,")):
 			order = headerOrder(string(line))
-		case whole: // otherwise it may be cut in the middle of a number
+		case whole: // otherwise a number may be cut
 			if r, ok := parseRow(string(line), order); ok {
 				rows = append(rows, r)
 			}
@@ -199,7 +194,7 @@ func ParseHistory(b []byte) (rows []Row) {
 	return rows
 }
 
-// headerOrder maps the fields of a line to our columns; −1 is one we do not know.
+// headerOrder maps the fields of a line to columns; −1 is an unknown one.
 func headerOrder(line string) []int {
 	names := strings.Split(strings.TrimRight(line, "\r"), ",")
 	order := make([]int, len(names))
@@ -214,8 +209,8 @@ func headerOrder(line string) []int {
 	return order
 }
 
-// parseRow reads one line. A field that is missing is unknown; one that is no
-// number makes the line invalid.
+// parseRow parses one line. A missing field is unknown; an invalid one makes the line
+// invalid.
 func parseRow(line string, order []int) (Row, bool) {
 	r := blankRow()
 	timed := false
@@ -228,7 +223,7 @@ func parseRow(line string, order []int) (Row, bool) {
 			case "time":
 				r.Time, err = time.Parse(time.RFC3339Nano, field)
 				r.Time = r.Time.UTC()
-				// A zone can lead out of the years that can be written.
+				// A zone can lead out of the printable years.
 				timed = err == nil && r.Time.Year() >= 0 && r.Time.Year() <= 9999
 			case "shares":
 				r.Shares, err = strconv.ParseUint(field, 10, 64)
@@ -251,7 +246,6 @@ func parseRow(line string, order []int) (Row, bool) {
 	return r, timed
 }
 
-// word reads a name. What is none comes from two lines that ran into one.
 func word(field string) (string, error) {
 	if strings.ContainsFunc(field, func(r rune) bool { return !unicode.IsLetter(r) }) {
 		return "", fmt.Errorf("%q is no word", field)
@@ -259,7 +253,6 @@ func word(field string) (string, error) {
 	return plain(field), nil
 }
 
-// formatHistory is the whole file.
 func formatHistory(rows []Row) []byte {
 	b := make([]byte, 0, len(header)+len(rows)*160)
 	b = append(b, header...)
@@ -269,12 +262,10 @@ func formatHistory(rows []Row) []byte {
 	return b
 }
 
-// thin returns at most want rows and keeps the shape: the newest quarter of want
-// stays whole, older rows are thinned evenly in time, and the first one, those
-// with an event and those where the category changes stay. (Dropping every
-// second row over and over would leave next to nothing of the early, steep part
-// of a curve.) Should even the marked rows be too many, they are thinned like
-// the others.
+// thin returns at most want rows and keeps the shape: the newest quarter of want is
+// kept, older rows are thinned evenly in time, except the first one, those with an
+// event and changes of category. (Dropping every second row repeatedly would erase the
+// early, steep part of a curve.) If even these are too many, they are thinned too.
 func thin(rows []Row, want int) []Row {
 	if len(rows) <= want {
 		return rows
@@ -288,8 +279,8 @@ func thin(rows []Row, want int) []Row {
 	return append(kept, tail...)
 }
 
-// spread picks about want rows, evenly spaced in time. The spacing is found by
-// bisection. Where the marked rows alone are more, it stops after one too many.
+// spread picks about want rows, evenly spaced in time, by bisection of the spacing. If
+// the marked rows alone are more, it stops after one too many.
 func spread(rows []Row, want int, marks bool) []Row {
 	if want < 1 {
 		return nil
@@ -299,13 +290,13 @@ func spread(rows []Row, want int, marks bool) []Row {
 		var last time.Time
 		for i, r := range rows {
 			marked := i == 0 || marks && (r.Event != "" || r.Category != rows[i-1].Category || r.Class != rows[i-1].Class)
-			// A clock that was set back must not hide what follows: the distance counts.
+			// A clock set back must not hide later rows.
 			if marked || r.Time.Sub(last).Abs() > gap {
 				out = append(out, r)
 				last = r.Time
 			}
 			if len(out) > want {
-				break // too many, however many
+				break // already too many
 			}
 		}
 		return out

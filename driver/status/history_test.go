@@ -18,7 +18,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// oddNumbers are what a float64 can be.
 var oddNumbers = []float64{0, math.Copysign(0, -1), 1, -1, 1.0 / 3, 1e-9, 123456789.123456789, 1e21, 1e100, -1e100, 1e300, -1e300, 1e308,
 	1.7976931348e308, math.MaxFloat64, -math.MaxFloat64, math.SmallestNonzeroFloat64, -math.SmallestNonzeroFloat64,
 	2.5e-310, math.Inf(1), math.Inf(-1), math.NaN()}
@@ -41,7 +40,6 @@ func TestRow_numbers(t *testing.T) {
 			same := got == f || math.IsNaN(got) && math.IsNaN(f) || math.Abs(got-f) <= 1e-9*math.Abs(f)
 			must.True(t, same && math.Signbit(got) == math.Signbit(f) || math.IsNaN(f), must.Sprint(f, got))
 		}
-		// What was read is written alike: nothing erodes when the file is rewritten.
 		must.Eq(t, line, string(r.appendTo(nil)))
 	}
 }
@@ -52,7 +50,6 @@ func TestRow_unknown(t *testing.T) {
 	must.Eq(t, "2026-03-01T09:30:00Z,,,,,,,,,0,,,,,,,,,,,,,,,\n", string(r.appendTo(nil)))
 }
 
-// Every column has its own place.
 func TestRow_columns(t *testing.T) {
 	in := Row{Time: testStart.Add(123456789), CPUSeconds: 1, Step: 2, Total: 3, Value: 4, Growth: 5, Progress: 6, Category: "WL",
 		Limit: 7, Shares: 8, QuotaCores: 9, Use: 10, Throttled: 11, Rule: "r", Event: "e", Class: "S", State: "acceptable",
@@ -92,8 +89,8 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// damaged are histories as a task or a crash may leave them, and the rows of
-// rowsUpTo(4) that are still there.
+// damaged are histories as left by a task or a crash, and the readable rows of
+// rowsUpTo(4).
 func damaged() map[string]struct {
 	file string
 	want []int
@@ -107,7 +104,7 @@ func damaged() map[string]struct {
 	}
 	reversed := func(line string) string {
 		fields := strings.Split(strings.TrimSuffix(line, "\n"), ",")
-		slices.Reverse(fields[1:]) // time stays first: it is how a header is known
+		slices.Reverse(fields[1:]) // time stays first: it marks a header
 		return strings.Join(fields, ",") + "\n"
 	}
 	type m = struct {
@@ -151,7 +148,7 @@ func damaged() map[string]struct {
 	}
 }
 
-// What can be read is read, and the next row makes a good file of it again.
+// Readable rows are read, and the next row repairs the file.
 func TestHistory_damaged(t *testing.T) {
 	for name, c := range damaged() {
 		t.Run(name, func(t *testing.T) {
@@ -165,11 +162,11 @@ func TestHistory_damaged(t *testing.T) {
 			rows, err := w.history()
 			must.NoError(t, err)
 			switch name {
-			case "torn, then more": // a line may be torn where it still makes sense
+			case "torn, then more": // a line may be torn where it still parses
 				want[1] = rows[1]
 				must.True(t, rowAt(1).Time.Equal(rows[1].Time))
 			case "torn header":
-				want = rows // such a header tells other columns
+				want = rows // such a header defines other columns
 			}
 			eqRows(t, want, rows)
 
@@ -187,7 +184,6 @@ func TestHistory_damaged(t *testing.T) {
 	}
 }
 
-// A crash may cut the file anywhere.
 func TestHistory_torn(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	path := filepath.Join(dir, "t.csv")
@@ -267,7 +263,6 @@ func TestOptions(t *testing.T) {
 		must.NoError(t, err)
 		must.Eq(t, want, w.maxRows)
 	}
-	// What a Writer writes it can also read, whatever the rows.
 	longest := Row{Time: testStart.Add(123456789), CPUSeconds: -math.MaxFloat64, Step: -math.MaxFloat64, Total: -math.MaxFloat64,
 		Value: -math.MaxFloat64, Growth: -math.MaxFloat64, Progress: -math.MaxFloat64, Limit: -math.MaxFloat64, Shares: math.MaxUint64,
 		QuotaCores: -math.MaxFloat64, Use: -math.MaxFloat64, Throttled: -math.MaxFloat64}
@@ -311,7 +306,7 @@ func TestThin(t *testing.T) {
 		kept := make(map[int]bool)
 		for i, r := range got {
 			kept[int(r.CPUSeconds)] = true
-			must.True(t, i == 0 || r.CPUSeconds > got[i-1].CPUSeconds) // the order stays
+			must.True(t, i == 0 || r.CPUSeconds > got[i-1].CPUSeconds) // order is kept
 		}
 		must.True(t, kept[0])
 		for i := range rows {
@@ -325,7 +320,6 @@ func TestThin(t *testing.T) {
 	})
 }
 
-// Thinned evenly, no stretch of time is left without rows.
 func TestThin_even(t *testing.T) {
 	rows := rowsUpTo(1000)
 	got := thin(rows, 100)
@@ -335,7 +329,6 @@ func TestThin_even(t *testing.T) {
 	must.GreaterEq(t, 90, len(got))
 }
 
-// A clock that was set back does not hide what follows.
 func TestThin_clockSetBack(t *testing.T) {
 	rows := rowsUpTo(1000)
 	for i := 300; i < len(rows); i++ {
@@ -347,7 +340,7 @@ func TestThin_clockSetBack(t *testing.T) {
 	}
 }
 
-// The last column, too, is found where lines end as on Windows.
+// The last column is found even with Windows line ends.
 func TestHistory_lastColumn(t *testing.T) {
 	r := rowAt(0)
 	r.Event = "e"
@@ -356,7 +349,6 @@ func TestHistory_lastColumn(t *testing.T) {
 	eqRows(t, []Row{r}, rows)
 }
 
-// Another file of the same size is not taken for ours.
 func TestHistory_replaced(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	path := filepath.Join(dir, "t.csv")
@@ -387,7 +379,6 @@ func FuzzReadHistory(f *testing.F) {
 		rows, err := ReadHistory(path)
 		must.NoError(t, err)
 		must.LessEq(t, bytes.Count(b, []byte("\n")), len(rows))
-		// What was read is written and read alike.
 		again := ParseHistory(formatHistory(rows))
 		eqRows(t, rows, again)
 		must.LessEq(t, 5, len(thin(rows, 5)))

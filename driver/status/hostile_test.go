@@ -20,7 +20,6 @@ import (
 
 const precious = "not yours\n"
 
-// victim is what lies outside of the directory and must stay as it is.
 type victim struct {
 	dir, file string
 	was       unix.Stat_t
@@ -46,7 +45,6 @@ func (v *victim) unharmed(t *testing.T) {
 	must.Eq(t, v.was.Mtim, is.Mtim)
 }
 
-// sparse makes a file of 10 GB that takes no room.
 func sparse(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
 	if err != nil {
@@ -56,7 +54,6 @@ func sparse(path string) error {
 	return f.Truncate(10 << 30)
 }
 
-// plants are what a task can put in the place of a file of ours.
 var plants = map[string]func(path string, v *victim) error{
 	"absolute symlink": func(path string, v *victim) error { return os.Symlink(v.file, path) },
 	"dangling symlink": func(path string, v *victim) error { return os.Symlink(filepath.Join(v.dir, "new"), path) },
@@ -76,7 +73,7 @@ func TestHostile_file(t *testing.T) {
 				t.Parallel()
 				watchdog(t)
 				v := newVictim(t)
-				// 16 rows at most: the temporary file of the history is used as well.
+				// At most 16 rows: the temporary file of the history is used as well.
 				w, dir := newTestWriter(t, Options{MaxRows: 16})
 				for i := range 16 {
 					must.NoError(t, w.Append(rowAt(i)))
@@ -121,7 +118,7 @@ func TestHostile_file(t *testing.T) {
 				blocked(w.Append(rowAt(16)), "t.csv")
 				v.unharmed(t)
 
-				if what == "full directory" { // the task may take it away again
+				if what == "full directory" { // the task may remove it again
 					must.NoError(t, os.RemoveAll(path))
 					must.NoError(t, w.Status(Status{Task: "t", Step: 2}))
 					if strings.Contains(place, ".csv") {
@@ -152,7 +149,7 @@ func TestHostile_file(t *testing.T) {
 	}
 }
 
-// data belongs to the task: what lies there is not removed. data/ebbtide is ours.
+// data belongs to the task and is not removed; data/ebbtide is the driver's.
 func TestHostile_directory(t *testing.T) {
 	for _, place := range []string{"data", Dir} {
 		for what, plant := range plants {
@@ -179,7 +176,6 @@ func TestHostile_directory(t *testing.T) {
 					must.NoError(t, w.Append(rowAt(0)))
 					must.SliceContainsSubset(t, names(t, filepath.Join(base, Dir)), []string{"t.csv", "t.json"})
 
-					// The same under a writer at work.
 					must.NoError(t, os.RemoveAll(path))
 					must.NoError(t, plant(path, v))
 					if !planted.IsDir() {
@@ -199,7 +195,6 @@ func TestHostile_directory(t *testing.T) {
 	}
 }
 
-// A task that swaps names under our hands harms at most its own status.
 func TestHostile_race(t *testing.T) {
 	watchdog(t)
 	v := newVictim(t)
@@ -213,7 +208,6 @@ func TestHostile_race(t *testing.T) {
 				return
 			default:
 			}
-			// Each may fail, for the other side is at work.
 			_ = os.RemoveAll(dir)
 			_ = os.Symlink(v.dir, dir)
 			_ = os.Remove(dir)
@@ -227,7 +221,7 @@ func TestHostile_race(t *testing.T) {
 			}
 		}
 	})
-	for i := range 1000 { // whether they succeed is up to the race
+	for i := range 1000 { // success depends on the race
 		_ = w.Status(Status{Task: "t"})
 		_ = w.Append(rowAt(i))
 		_, _ = w.history()
@@ -249,7 +243,6 @@ func TestHostile_race(t *testing.T) {
 	v.unharmed(t)
 }
 
-// However much lies there, no more than the bound is read.
 func TestHostile_huge(t *testing.T) {
 	w, dir := newTestWriter(t, Options{MaxRows: 100})
 	huge := func(name, start string) string {
@@ -272,8 +265,8 @@ func TestHostile_huge(t *testing.T) {
 	must.NoError(t, w.Append(rowAt(10)))
 	must.Eq(t, string(formatHistory(rowsUpTo(11))), readFileOf(t, path))
 
-	// More good rows than there may be: the next append thins them, and the
-	// picture of them is as bounded as any.
+	// More valid rows than allowed: the next append thins them, and their picture is
+	// bounded.
 	must.NoError(t, os.WriteFile(path, formatHistory(rowsUpTo(3*defaultMaxRows)), 0o600))
 	must.NoError(t, w.Picture())
 	must.NoError(t, w.Append(rowAt(3*defaultMaxRows)))
@@ -283,8 +276,8 @@ func TestHostile_huge(t *testing.T) {
 	eqRows(t, rowsUpTo(1), rows[:1])
 }
 
-// The shortest of lines must not make many rows, or much work, of few bytes: they are read
-// again whenever the task writes them again.
+// Shortest lines must not make many rows, or much work, of few bytes: they are read
+// again whenever the task rewrites them.
 func TestHostile_manyLines(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	row := "0001-01-01T00:00:00Z\n"
@@ -300,14 +293,13 @@ func TestHostile_manyLines(t *testing.T) {
 	}
 }
 
-// A plugin that is not root says which file it may not read.
 func TestHostile_unreadable(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	for _, name := range []string{"t.json", "t.csv"} {
 		must.NoError(t, sparse(filepath.Join(dir, name)))
 		must.NoError(t, os.Chmod(filepath.Join(dir, name), 0))
 	}
-	if os.Geteuid() == 0 { // root reads everything: let this thread be somebody else
+	if os.Geteuid() == 0 { // root can read everything: change this thread's user
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		for up := w.base; up != os.TempDir() && up != "/"; up = filepath.Dir(up) {

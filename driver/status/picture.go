@@ -20,17 +20,17 @@ import (
 	"gonum.org/v1/plot/vg/vgimg"
 )
 
-// Labels are the words of a picture. What is empty is left out.
+// Labels are the texts of a picture; empty ones are omitted.
 type Labels struct {
 	Task      string
 	Job       string
 	Alloc     string
-	Metric    string // what the value is
+	Metric    string // the value's name
 	Goal      string // min, max
-	Estimator string // robust, published: the unit of growth depends on it
+	Estimator string // robust, published: defines the unit of growth
 	Policy    string // flowcon, none
 	Mode      string // weight, quota
-	// FairFinish says that the task is compared with its fair share, not by its growth.
+	// FairFinish shows the task relative to its fair share instead of its growth.
 	FairFinish bool
 	PoolCores  float64 // size of the pool; 0 or NaN = unknown
 
@@ -43,7 +43,6 @@ type Mark struct {
 	Value float64
 }
 
-// LabelsOf takes the words from a status.
 func LabelsOf(s Status) Labels {
 	l := Labels{Task: s.Task, Job: s.Job, Alloc: s.Alloc, Metric: s.Metric, Goal: s.Goal, Estimator: s.Estimator,
 		Policy: s.Policy, Mode: s.Mode, PoolCores: float64(s.Node.PoolCores), FairFinish: strings.HasPrefix(s.Rule, "fsp.")}
@@ -57,8 +56,8 @@ func LabelsOf(s Status) Labels {
 	return l
 }
 
-// Size of a picture in pixels, and where its parts lie. One point is one pixel
-// (72 dpi); y grows upwards.
+// Size of a picture and its parts in pixels. One point is one pixel (72 dpi); y grows
+// upwards.
 const (
 	picWidth, picHeight = 900, 700
 
@@ -72,8 +71,8 @@ const (
 	stripHeight  = 14 // the category, on top of the growth panel
 )
 
-// Colours after Okabe and Ito: they can be told apart with every common colour
-// blindness, and differ in lightness as well.
+// Colours after Okabe and Ito: distinguishable with every common colour blindness and
+// in lightness.
 var (
 	ink     = color.NRGBA{0x22, 0x26, 0x2b, 0xff}
 	soft    = color.NRGBA{0x6a, 0x71, 0x79, 0xff}
@@ -89,7 +88,6 @@ var (
 	white   = color.NRGBA{0xff, 0xff, 0xff, 0xff}
 )
 
-// category describes how a category is drawn.
 type category struct {
 	name, word string
 	strip, ink color.NRGBA
@@ -101,26 +99,24 @@ var categories = []category{
 	{"CL", "converged", grey, ink},
 }
 
-// classes are those of services (DQoES).
 var classes = []category{
 	{"G", "better than asked", skyEdge, white},
 	{"S", "satisfied", blue, white},
 	{"B", "worse", red, white},
 }
 
-// tint is c mixed with white: a background.
 func tint(c color.NRGBA) color.NRGBA {
 	mix := func(v uint8) uint8 { return uint8(255 - (255-int(v))*13/100) }
 	return color.NRGBA{mix(c.R), mix(c.G), mix(c.B), 0xff}
 }
 
-// Draw returns a PNG of 900 × 700 pixels with three panels over a common time
-// axis: the value, its growth with the category, and the CPU limit with the real
-// use. Rows may be in any order; what is not finite leaves a gap. A range of
-// several powers of ten is drawn on a logarithmic axis.
+// Draw returns a PNG of 900 × 700 pixels with three panels over a common time axis: the
+// value, growth with category, and CPU limit with use. Rows may be in any order; values
+// that are not finite leave gaps. A range of several powers of ten has a logarithmic
+// axis.
 func Draw(rows []Row, l Labels) (picture []byte, err error) {
-	// The rows may come from a file that the task wrote: whatever the libraries
-	// below make of them, it must not take the driver down.
+	// The task may have written the rows: a panic of the libraries must not end the
+	// driver.
 	defer func() {
 		if r := recover(); r != nil {
 			picture, err = nil, fmt.Errorf("draw %d rows: %v", len(rows), r)
@@ -135,15 +131,14 @@ func Draw(rows []Row, l Labels) (picture []byte, err error) {
 	return b.Bytes(), nil
 }
 
-// inOrder sorts a copy of rows by time, and thins what is more than a Writer
-// keeps: a file that a task has blown up must not cost others their pictures.
+// inOrder returns rows sorted by time, thinned to a Writer's maximum, which bounds the
+// cost of drawing.
 func inOrder(rows []Row) []Row {
 	rows = slices.Clone(rows)
 	slices.SortStableFunc(rows, func(a, b Row) int { return a.Time.Compare(b.Time) })
 	return thin(rows, defaultMaxRows)
 }
 
-// paint draws rows, which are in order, on c.
 func paint(c draw.Canvas, rows []Row, l Labels) {
 	p := &painter{c: c, rows: rows, t: make([]float64, len(rows))}
 	for i, r := range rows {
@@ -165,7 +160,6 @@ func paint(c draw.Canvas, rows []Row, l Labels) {
 	p.events()
 }
 
-// painter draws one picture.
 type painter struct {
 	c     draw.Canvas
 	rows  []Row
@@ -174,7 +168,6 @@ type painter struct {
 	xUnit float64   // seconds per unit of the time axis
 }
 
-// panel is a rectangle with a vertical scale.
 type panel struct {
 	bottom, top float64
 	y           scale
@@ -215,7 +208,7 @@ func (p *painter) value(l Labels) {
 	values := p.column(func(r Row) float64 { return r.Value })
 	seen := values
 	for _, t := range l.Targets {
-		seen = append(seen, t.Value) // a target is to be seen before it is reached
+		seen = append(seen, t.Value) // show targets before they are reached
 	}
 	a := panel{valueBottom, valueTop, autoScale(seen, 200, false, 12)}
 	title := cut(plain(l.Metric), 60)
@@ -309,24 +302,21 @@ func (p *painter) growth(l Labels) {
 	}
 }
 
-// service says whether the rows are a service's.
 func (p *painter) service() bool {
 	return slices.ContainsFunc(p.rows, func(r Row) bool { return r.Class != "" })
 }
 
-// list is where a row's task is: its category, or a service's class.
-func (r Row) list() string {
+func (r Row) group() string {
 	if r.Class != "" {
 		return r.Class
 	}
 	return r.Category
 }
 
-// bands draws the category: a coloured strip with its name, and a tint below.
 func (p *painter) bands(a panel, words []category) {
 	for from := 0; from < len(p.rows); {
 		to := from + 1
-		for to < len(p.rows) && p.rows[to].list() == p.rows[from].list() {
+		for to < len(p.rows) && p.rows[to].group() == p.rows[from].group() {
 			to++
 		}
 		end := p.x.max
@@ -334,7 +324,7 @@ func (p *painter) bands(a panel, words []category) {
 			end = p.t[to]
 		}
 		for _, c := range words {
-			if c.name != p.rows[from].list() {
+			if c.name != p.rows[from].group() {
 				continue
 			}
 			x0, x1 := p.px(p.t[from]), p.px(end)
@@ -375,7 +365,6 @@ func (p *painter) cpu(l Labels) {
 	p.swatch(x, cpuTop+5, name, red)
 }
 
-// panel draws frame, grid, tick labels and title.
 func (p *painter) panel(a panel, title string) {
 	for _, t := range a.y.ticks(5) {
 		y := a.py(t.at)
@@ -410,18 +399,17 @@ func (p *painter) timeAxis(unit string) {
 	p.text(label, (left+right)/2, 14, style{size: 13, centre: true})
 }
 
-// events marks what happened by a line through all panels, and names it where
-// there is room.
+// events marks events by a line through all panels, with labels where there is room.
 func (p *painter) events() {
 	const lanes, most = 4, 200
-	var taken [lanes]vg.Length // right end of the last text of each lane
+	var taken [lanes]vg.Length // right end of the last text in each lane
 	n, lastX := 0, vg.Length(-1)
 	for i, r := range p.rows {
 		if r.Event == "" || n >= most {
 			continue
 		}
 		x := p.px(p.t[i])
-		if x-lastX >= 2 { // closer, and lines would merge into a block
+		if x-lastX >= 2 { // closer lines would merge into a block
 			p.dashed(x)
 			lastX = x
 			n++
@@ -446,7 +434,6 @@ func (p *painter) events() {
 	}
 }
 
-// column takes one figure from every row.
 func (p *painter) column(of func(Row) float64) []float64 {
 	out := make([]float64, len(p.rows))
 	for i, r := range p.rows {
@@ -465,8 +452,8 @@ func finite(values []float64) []float64 {
 	return out
 }
 
-// line draws the finite values. A gap is bridged by a faint dashed line; a value
-// between two gaps is a dot.
+// line draws the finite values. A faint dashed line bridges gaps; a value between two
+// gaps is a dot.
 func (p *painter) line(a panel, values []float64, colour color.NRGBA) {
 	var run []vg.Point
 	var before *vg.Point
@@ -496,7 +483,7 @@ func (p *painter) line(a panel, values []float64, colour color.NRGBA) {
 	flush()
 }
 
-// steps draws a limit: it holds from its row on.
+// steps draws a limit, which holds from its row on.
 func (p *painter) steps(a panel, values []float64) {
 	var run []vg.Point
 	flush := func() {
@@ -520,8 +507,8 @@ func (p *painter) steps(a panel, values []float64) {
 	flush()
 }
 
-// area fills below the use: a row's use is the average since the row before it.
-// Rows that share two pixels are averaged.
+// area fills below the use, a row's average since the row before. Rows within two
+// pixels are averaged.
 func (p *painter) area(a panel, values []float64) {
 	var top []vg.Point
 	base := vg.Length(a.bottom)
@@ -554,8 +541,8 @@ func (p *painter) area(a panel, values []float64) {
 	flush()
 }
 
-// perPixel thins a line from left to right: of the points within one pixel only
-// the first, the lowest, the highest and the last are kept.
+// perPixel keeps, of the points within one pixel, the first, the lowest, the highest
+// and the last.
 func perPixel(pts []vg.Point) []vg.Point {
 	if len(pts) < picWidth {
 		return pts
@@ -606,8 +593,6 @@ func (p *painter) cross(x, y vg.Length) {
 	p.stroke(red, 2, vg.Point{X: x - 4, Y: y + 4}, vg.Point{X: x + 4, Y: y - 4})
 }
 
-// swatch draws a legend entry that ends at x and returns where the next one to
-// its left ends.
 func (p *painter) swatch(x vg.Length, y float64, label string, c color.NRGBA) vg.Length {
 	st := style{size: 12, colour: soft}
 	x -= st.text().Width(label)
@@ -617,7 +602,7 @@ func (p *painter) swatch(x vg.Length, y float64, label string, c color.NRGBA) vg
 	return x - 14
 }
 
-// style of a text; it hangs at its left end and its baseline unless said otherwise.
+// style of a text; by default x and y are its left end and baseline.
 type style struct {
 	size                       float64
 	bold                       bool
@@ -657,7 +642,7 @@ func (p *painter) text(txt string, x, y float64, s style) {
 	case s.top:
 		pt.Y -= e.Ascent
 	}
-	// The face draws from the baseline, which no alignment of the library gives.
+	// The face draws from the baseline, which no alignment of the library offers.
 	face := font.DefaultCache.Lookup(ts.Font, ts.Font.Size)
 	p.c.SetColor(ts.Color)
 	p.c.FillString(face, pt, txt)

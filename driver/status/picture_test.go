@@ -26,12 +26,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// mostStrokes bounds what a picture of any rows costs.
-const mostStrokes = 4 * defaultMaxRows
+// maxStrokes bounds the cost of any picture.
+const maxStrokes = 4 * defaultMaxRows
 
 var testStart = time.Date(2026, 3, 1, 9, 30, 0, 0, time.UTC)
 
-// training is a synthetic history of n rows, every s seconds apart.
+// training is a synthetic history of n rows at intervals of `every` seconds.
 func training(n int, every float64, edit func(i int, r *Row)) []Row {
 	rng := rand.New(rand.NewPCG(1, uint64(n)))
 	rows := make([]Row, n)
@@ -157,7 +157,6 @@ func pictures() map[string][]Row {
 	}
 }
 
-// every sets all figures of a row to f.
 func every(f float64) func(int, *Row) {
 	return func(_ int, r *Row) {
 		r.CPUSeconds, r.Step, r.Total, r.Value, r.Growth, r.Progress = f, f, f, f, f, f
@@ -169,7 +168,7 @@ func TestDraw(t *testing.T) {
 	watchdog(t)
 	for name, rows := range pictures() {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // shows races on the fonts, too
+			t.Parallel() // also shows races in the fonts
 			b, err := Draw(rows, testLabels)
 			must.NoError(t, err)
 			must.Less(t, 200<<10, len(b))
@@ -181,11 +180,11 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// checked is a canvas that draws nothing and says what must not be drawn: the
-// library hangs or panics when it is given what is not finite.
+// checked is a canvas that rejects values that are not finite, on which the library
+// hangs or panics.
 type checked struct {
 	bad     error
-	strokes int // paths, whose number is what a picture costs
+	strokes int // paths, which determine the cost
 	texts   []string
 }
 
@@ -204,7 +203,7 @@ func (c *checked) Fill(p vg.Path)                      { c.path(p) }
 
 func (c *checked) FillString(_ font.Face, at vg.Point, text string) {
 	c.texts = append(c.texts, text)
-	c.point(at, 2000) // a long title may leave the picture
+	c.point(at, 2000) // a long title may exceed the picture
 	if strings.ContainsAny(text, "\n\r\x00") || !utf8.ValidString(text) {
 		c.bad = fmt.Errorf("text %q", text)
 	}
@@ -222,13 +221,13 @@ func (c *checked) path(p vg.Path) {
 
 func (c *checked) point(p vg.Point, beyond float64) {
 	x, y := float64(p.X), float64(p.Y)
-	if !(x >= -beyond && x <= picWidth+beyond && y >= -beyond && y <= picHeight+beyond) { // also if it is NaN
+	if !(x >= -beyond && x <= picWidth+beyond && y >= -beyond && y <= picHeight+beyond) { // also if NaN
 		c.bad = fmt.Errorf("point %v, %v", x, y)
 	}
 }
 
-// Nothing that is not finite, and nothing outside of the picture, gets through to
-// the library, and what is drawn is bounded.
+// Only finite coordinates inside the picture reach the library, and the number of
+// strokes is bounded.
 func TestPaint(t *testing.T) {
 	watchdog(t)
 	for name, rows := range pictures() {
@@ -238,7 +237,7 @@ func TestPaint(t *testing.T) {
 		paint(draw.New(c), inOrder(rows), labels)
 		must.NoError(t, c.bad, must.Sprint(name))
 		must.SliceContains(t, c.texts, "vae: val_loss")
-		must.Less(t, mostStrokes, c.strokes, must.Sprint(name))
+		must.Less(t, maxStrokes, c.strokes, must.Sprint(name))
 	}
 	c := &checked{}
 	paint(draw.New(c), nil, Labels{Task: strings.Repeat("\n\xff", 1<<20), Job: "\xff\x00", Alloc: "1234567é", Metric: "\r\n", Goal: "max",
@@ -246,7 +245,6 @@ func TestPaint(t *testing.T) {
 	must.NoError(t, c.bad)
 }
 
-// The same for rows of odd figures in every combination.
 func TestPaint_odd(t *testing.T) {
 	watchdog(t)
 	number := rapid.SampledFrom(append([]float64{0.5, 1.000001, 1.000002, 1e-90, 1e-100, 1e99, -1e99, 3e-7}, oddNumbers...))
@@ -268,7 +266,7 @@ func TestPaint_odd(t *testing.T) {
 	})
 }
 
-// Rows may be in any order, and stay as they are.
+// Rows may be unsorted, and are not modified.
 func TestDraw_order(t *testing.T) {
 	rows := training(50, 5, nil)
 	want, err := Draw(rows, testLabels)

@@ -9,26 +9,26 @@ import (
 	"strings"
 )
 
-// maxPlotted bounds what is drawn: a value beyond it counts as not finite. It
-// keeps every difference and ratio below the range of float64.
+// maxPlotted bounds drawn values; larger ones count as not finite. It keeps all
+// differences and ratios within float64.
 const maxPlotted = 1e100
 
-// tick is a labelled place on an axis.
+// tick is a labelled position on an axis.
 type tick struct {
 	at    float64
 	label string
 }
 
-// scale maps values to 0..1 along an axis, linearly or by their logarithm.
+// scale maps values to 0..1 along a linear or logarithmic axis.
 type scale struct {
 	min, max float64
 	log      bool
 }
 
-// at returns the place of v, clamped to the axis.
+// at returns the position of v, clamped to the axis.
 func (s scale) at(v float64) float64 {
 	if s.log {
-		v = max(v, s.min) // zero and below lie on the floor
+		v = max(v, s.min) // values ≤ 0 are at the bottom
 		return clamp01((math.Log10(v) - math.Log10(s.min)) / (math.Log10(s.max) - math.Log10(s.min)))
 	}
 	return clamp01((v - s.min) / (s.max - s.min))
@@ -36,13 +36,12 @@ func (s scale) at(v float64) float64 {
 
 func clamp01(f float64) float64 { return max(0, min(1, f)) }
 
-// plotted tells whether v can be drawn.
 func plotted(v float64) bool { return !math.IsNaN(v) && math.Abs(v) <= maxPlotted }
 
-// autoScale fits the values. It is logarithmic when all of them are ≥ 0, none is
-// 0 unless zero is allowed, and the greatest is at least ratio times the
-// smallest positive one; it then covers at most decades decades. Nothing but zeros
-// lie on an axis of −1 to 1, or 0 to 1 if zero is to be on it.
+// autoScale fits an axis to values. It is logarithmic if all are ≥ 0, none is 0 unless
+// zero is set, and the largest is at least ratio times the smallest positive one; it
+// covers at most decades decades. Zeros alone have an axis of −1 to 1, or 0 to 1 if
+// zero is set.
 func autoScale(values []float64, ratio float64, zero bool, decades float64) scale {
 	lo, hi, least := math.Inf(1), math.Inf(-1), math.Inf(1)
 	for _, v := range values {
@@ -57,7 +56,7 @@ func autoScale(values []float64, ratio float64, zero bool, decades float64) scal
 	switch {
 	case lo > hi || zero && max(-lo, hi) < 1e-90:
 		return scale{min: 0, max: 1}
-	case max(-lo, hi) < 1e-90: // nothing but zeros
+	case max(-lo, hi) < 1e-90: // zeros alone
 		return scale{min: -1, max: 1}
 	}
 	if least < hi && hi/least >= ratio && (lo >= least || zero && lo >= 0) {
@@ -68,7 +67,7 @@ func autoScale(values []float64, ratio float64, zero bool, decades float64) scal
 		lo = min(lo, 0)
 	}
 	span := hi - lo
-	// Below this the steps of an axis would drown in rounding.
+	// Smaller spans would drown in rounding.
 	if least := max(math.Abs(lo), math.Abs(hi)) * 1e-6; span <= least {
 		span = max(least, math.Abs(hi)*0.1)
 		lo, hi = lo-span/2, hi+span/2
@@ -80,13 +79,12 @@ func autoScale(values []float64, ratio float64, zero bool, decades float64) scal
 	return scale{min: lo - pad, max: hi + pad}
 }
 
-// ticks returns about n labelled places.
 func (s scale) ticks(n int) []tick {
 	var out []tick
 	if s.log {
 		first, last := math.Ceil(math.Log10(s.min)-1e-9), math.Floor(math.Log10(s.max)+1e-9)
 		every := max(1, math.Ceil((last-first)/float64(n)))
-		fine := last-first <= 1 // too few decades to be read: add 2 and 5
+		fine := last-first <= 1 // few decades: add 2 and 5
 		for e := first; e <= last && len(out) < 50; e += every {
 			for _, m := range []float64{1, 2, 5} {
 				v := m * math.Pow(10, e)
@@ -111,7 +109,6 @@ func (s scale) ticks(n int) []tick {
 	return out
 }
 
-// niceStep rounds up to 1, 2 or 5 times a power of ten.
 func niceStep(raw float64) float64 {
 	if raw <= 0 {
 		return 0
@@ -125,8 +122,7 @@ func niceStep(raw float64) float64 {
 	return 10 * p
 }
 
-// short formats v for people; step > 0 is the distance to its neighbour and
-// decides how many decimals are needed.
+// short formats v for display; step > 0 is the distance of ticks and sets the decimals.
 func short(v, step float64) string {
 	if v == 0 || step > 0 && math.Abs(v) < step*1e-6 {
 		return "0"
@@ -146,7 +142,7 @@ func short(v, step float64) string {
 		}
 		power := strings.TrimLeft(exp[1:], "0")
 		switch {
-		case power == "": // close neighbours, e.g. 1.000005
+		case power == "": // close neighbours, such as 1.000005
 			return mantissa
 		case exp[0] == '-':
 			power = "-" + power
@@ -159,7 +155,6 @@ func short(v, step float64) string {
 	return strconv.FormatFloat(v, 'g', 4, 64)
 }
 
-// timeUnit chooses the unit for an axis of span seconds.
 func timeUnit(span float64) (seconds float64, name string) {
 	switch {
 	case span < 5*60:

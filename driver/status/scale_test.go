@@ -55,7 +55,7 @@ func TestAutoScale(t *testing.T) {
 		values  []float64
 		zero    bool
 		log     bool
-		within  []float64 // what the axis has to cover
+		within  []float64 // values that the axis must cover
 		without []float64
 	}{
 		{values: nil, within: []float64{0, 1}},
@@ -84,7 +84,7 @@ func TestAutoScale(t *testing.T) {
 	}
 }
 
-// Whatever the values: every place is on the axis, and every label is true.
+// Every position is on the axis, and every label is true.
 func TestScale(t *testing.T) {
 	value := rapid.OneOf(rapid.Float64(), rapid.SampledFrom(oddNumbers), rapid.Float64Range(1, 1.00001), rapid.Float64Range(-10, 100),
 		rapid.Float64Range(0, 1e-95))

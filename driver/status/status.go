@@ -1,15 +1,13 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package status writes what people and tools read about one task: a status
-// (JSON), a history (CSV) and a picture (PNG) in the allocation's shared
-// directory, at data/ebbtide/<task>.{json,csv,png}.
+// Package status writes a task's status (JSON), history (CSV) and picture (PNG) to
+// data/ebbtide/<task>.{json,csv,png} in the allocation's shared directory.
 //
-// The task may write to that directory, and race with us. So nothing found
-// there is trusted: no symlink is followed in any component beneath the
-// allocation's shared directory, a file is replaced by renaming a new one over
-// it, a hard link is never written through, and everything read back is bounded
-// and may be nonsense.
+// The task may write there and race with the driver, so nothing found there is trusted:
+// no symlink beneath the shared directory is followed, files are replaced by renaming,
+// hard links are never written through, and everything read back is bounded and may be
+// invalid.
 package status
 
 import (
@@ -23,22 +21,21 @@ import (
 	"github.com/ebbtide/ebbtide/device/handoff"
 )
 
-// Dir is where the files lie, relative to the allocation's shared directory
+// Dir is the files' directory, relative to the allocation's shared one
 // (NOMAD_ALLOC_DIR; "alloc" in Nomad's file API).
 const Dir = "data/ebbtide"
 
-// Schema is the version of the JSON's layout. Fields are added without raising
-// it; it is raised when the meaning of one changes.
+// Schema is the version of the JSON's layout. New fields keep it; changed meanings
+// raise it.
 const Schema = 1
 
-// Number is a float64 that JSON can carry: NaN and ±Inf are written as null, and
-// null (or a missing field) is read as NaN.
+// Number is a float64 in JSON: NaN and ±Inf are written as null; null or a missing
+// field is read as NaN.
 type Number float64
 
 // Unknown is the Number written as null.
 func Unknown() Number { return Number(math.NaN()) }
 
-// MarshalJSON implements json.Marshaler.
 func (n Number) MarshalJSON() ([]byte, error) {
 	f := float64(n)
 	if math.IsNaN(f) || math.IsInf(f, 0) {
@@ -47,7 +44,6 @@ func (n Number) MarshalJSON() ([]byte, error) {
 	return json.Marshal(f)
 }
 
-// UnmarshalJSON implements json.Unmarshaler.
 func (n *Number) UnmarshalJSON(b []byte) error {
 	if bytes.Equal(b, []byte("null")) {
 		*n = Unknown()
@@ -61,7 +57,7 @@ func (n *Number) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Known tells whether n is a finite number.
+// Known reports whether n is finite.
 func (n Number) Known() bool {
 	return !math.IsNaN(float64(n)) && !math.IsInf(float64(n), 0)
 }
@@ -157,7 +153,7 @@ type SpeCon struct {
 	Why          string    `json:"why"`           // how it came about, in a sentence
 }
 
-// Move is how far a task is prepared to be moved to another node.
+// Move is the state of a task's preparation to move to another node.
 type Move struct {
 	State string    `json:"state"`           // empty, `saving`, `ready`, `frozen`, `failed`
 	Path  string    `json:"path,omitempty"`  // the checkpoint, as the task names it
@@ -167,7 +163,6 @@ type Move struct {
 	Why   string    `json:"why,omitempty"`   // why it failed
 }
 
-// The states of a Move.
 const (
 	MoveSaving = "saving" // it was asked to save
 	MoveReady  = "ready"  // it has saved and is frozen
@@ -186,8 +181,8 @@ type Resources struct {
 	NetworkGrowth Number `json:"network_growth"`    // progress per MiB of it
 }
 
-// Limit is a task's CPU limit: as decided, as translated for the kernel, and as
-// the kernel has it.
+// Limit is a task's CPU limit: as decided, as translated for the kernel, and as read
+// back.
 type Limit struct {
 	Fraction Number `json:"fraction"` // the policy's limit, a fraction of the pool; 1 = no limit
 	Kernel
@@ -201,7 +196,7 @@ type Kernel struct {
 	QuotaCores Number `json:"quota_cores"` // cores; 0 = no quota
 }
 
-// Node is the summary of the node the task runs on, over all of its tasks.
+// Node summarises the tasks of the node.
 type Node struct {
 	PoolCores     Number            `json:"pool_cores"`      // cores of the pool now
 	Tasks         int               `json:"tasks"`           // Ebbtide's tasks on the node, unlimited ones included
@@ -217,7 +212,6 @@ type Node struct {
 	IntervalS     Number            `json:"interval_s"`      // seconds until the next decision
 }
 
-// blank is a Status in which every number that may be missing is unknown.
 func blank() Status {
 	u := Unknown()
 	s := Status{Value: u, Step: u, Total: u, Progress: u, Growth: u, Use: u, CPUSeconds: u, Throttled: u}
@@ -231,10 +225,8 @@ func blank() Status {
 	return s
 }
 
-// maxText bounds a free text in the status, in bytes.
 const maxText = 2048
 
-// bounded returns s with its texts cut to maxText.
 func (s Status) bounded() Status {
 	for _, p := range []*string{&s.Version, &s.Task, &s.Alloc, &s.Job, &s.Namespace, &s.Engine, &s.Policy, &s.Estimator,
 		&s.Mode, &s.Kind, &s.Category, &s.Class, &s.Fair.Source, &s.Fair.Why, &s.SpeCon.Category, &s.SpeCon.Why,
@@ -257,11 +249,11 @@ func cut(s string, n int) string {
 	return s[:n] + "…"
 }
 
-// MaxStatus bounds a status file, in bytes: what is read of one, and so what is
-// written. Texts of the greatest length take three quarters of it.
+// MaxStatus bounds a status file, in bytes. Texts of maximum length take three quarters
+// of it.
 const MaxStatus = 256 << 10
 
-// Encode returns the JSON file of s, as Writer.Status writes it.
+// Encode returns the JSON file of s, as written by Writer.Status.
 func (s Status) Encode() ([]byte, error) {
 	b, err := json.MarshalIndent(s.bounded(), "", "  ")
 	if err != nil {
@@ -274,11 +266,10 @@ func (s Status) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// Decode reads a status file as it came from elsewhere, such as Nomad's file API. What is
-// missing in it is unknown, not zero.
+// Decode reads a status file from elsewhere, such as Nomad's file API. Missing numbers
+// are unknown, not zero.
 func Decode(data []byte) (Status, error) { return decode("the status", data) }
 
-// decode reads the status in the file path; fields it does not know are ignored.
 func decode(path string, b []byte) (Status, error) {
 	s := blank()
 	if err := json.Unmarshal(b, &s); err != nil {

@@ -40,7 +40,7 @@ func TestNumber(t *testing.T) {
 	}
 }
 
-// unknown are the numbers of a status that may be missing.
+// unknown are the optional numbers of a status.
 func unknown(s Status) map[string]Number {
 	return map[string]Number{"value": s.Value, "step": s.Step, "total": s.Total, "progress_per_s": s.Progress, "growth": s.Growth,
 		"use": s.Use, "cpu_s": s.CPUSeconds, "throttled_s": s.Throttled, "limit.fraction": s.Limit.Fraction,
@@ -71,7 +71,6 @@ func TestStatus_unknown(t *testing.T) {
 	}
 }
 
-// full is a status in which every field is set.
 func full() Status {
 	at := time.Date(2026, 3, 1, 9, 30, 0, 5, time.UTC)
 	return Status{
@@ -86,7 +85,6 @@ func full() Status {
 	}
 }
 
-// readStatus reads the status file back.
 func (w *Writer) readStatus() (Status, error) {
 	b, path, err := w.read(".json", MaxStatus)
 	if err != nil {
@@ -106,14 +104,13 @@ func TestStatus_roundTrip(t *testing.T) {
 	}
 	must.StrHasSuffix(t, "}\n", readFileOf(t, filepath.Join(dir, "t.json")))
 
-	in.Schema = 99 // the Writer's business
+	in.Schema = 99 // set by the Writer
 	must.NoError(t, w.Status(in))
 	out, err := w.readStatus()
 	must.NoError(t, err)
 	must.Eq(t, Schema, out.Schema)
 }
 
-// Even texts of the worst kind leave a file that can be read back.
 func TestStatus_longTexts(t *testing.T) {
 	w, _ := newTestWriter(t, Options{})
 	for _, unit := range []string{"x", "\x00", "\xff", "✓", "<", "é\x01"} {
@@ -151,7 +148,6 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// hostileStatus are status files that a task might leave.
 func hostileStatus() map[string]string {
 	return map[string]string{
 		"empty":          "",
@@ -186,7 +182,7 @@ func TestReadStatus_hostile(t *testing.T) {
 		must.ErrorContains(t, err, path, must.Sprint(name))
 		must.Less(t, 1000, len(err.Error()))
 	}
-	must.NoError(t, w.Picture()) // it does without
+	must.NoError(t, w.Picture()) // works without a status
 	for name, file := range map[string]string{
 		"null":         `null`,
 		"repeated":     `{"value":1,"value":2,"VALUE":3}`,
@@ -199,7 +195,7 @@ func TestReadStatus_hostile(t *testing.T) {
 		st, err := w.readStatus()
 		must.NoError(t, err, must.Sprint(name))
 		must.True(t, st.Value == 3 || !st.Value.Known())
-		must.NoError(t, w.Status(st)) // it can be taken over
+		must.NoError(t, w.Status(st)) // it can be replaced
 		if name == "long texts" {
 			must.NoError(t, w.Picture())
 		}
@@ -225,9 +221,8 @@ func FuzzDecodeStatus(f *testing.F) {
 			must.ErrorContains(t, err, "file")
 			return
 		}
-		// What was accepted can be written, and is then read alike.
 		once, err := s.Encode()
-		if err != nil { // indented it may be longer than what was read
+		if err != nil { // indented it may exceed the bound
 			must.ErrorContains(t, err, "can be read back")
 			return
 		}

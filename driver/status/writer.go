@@ -17,13 +17,13 @@ import (
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
-// Options of a Writer. The zero value is the default.
+// Options of a Writer; zero values are the defaults.
 type Options struct {
-	// Dir is where the files lie beneath the base directory: Dir, the constant, by
-	// default. A base without a Dir of its own is given as ".".
+	// Dir is the files' directory beneath the base, the constant Dir by default; "." is
+	// the base itself.
 	Dir string
-	// MaxRows is the greatest number of rows of the history, 5,000 by default
-	// (about 0.7 MiB). One more, and a quarter of them is thinned out.
+	// MaxRows is the maximum number of rows of the history, 5,000 by default (about 0.7
+	// MiB). Beyond it, a quarter is thinned out.
 	MaxRows int
 }
 
@@ -35,13 +35,11 @@ const (
 	fileMode = 0o644
 )
 
-// Writer writes the files of one task. Its methods may be called from any
-// goroutine; each takes effect as a whole, one after the other. Two Writers for
-// the same task, in one process or two, do not corrupt a file that is replaced
-// (status, picture, a thinned history), but may lose each other's rows.
+// Writer writes the files of one task. Its methods are atomic and safe for concurrent
+// use. Two Writers of the same task do not corrupt each other's files, but may lose
+// rows.
 //
-// It holds no file open between calls, so there is nothing to close, and a
-// directory that Nomad removes or moves is no obstacle.
+// It holds no file open between calls, so that Nomad can remove or move the directory.
 type Writer struct {
 	base    string
 	dir     string // beneath base
@@ -49,20 +47,19 @@ type Writer struct {
 	maxRows int
 
 	mu   sync.Mutex
-	last *Status // the last one written, for the picture's title
+	last *Status // last written, for the picture's title
 
-	// The history file that we have written last. Any other one, or one of another
-	// size, means that somebody meddled: it is read and written anew.
+	// The history file written last. Any other one, or another size, means outside
+	// changes: it is read and rewritten.
 	rows int
 	size int64
 	made taskfs.Stat
 }
 
-// NewWriter returns the writer of one task's files beneath base, a directory that the
-// task cannot replace; opts.Dir says where. For people and tools it is the allocation's
-// shared directory (…/<alloc id>/alloc, what the task sees as NOMAD_ALLOC_DIR). base must
-// exist. What is missing beneath it is created, and what a killed predecessor left
-// half-written is removed.
+// NewWriter returns the writer of a task's files in opts.Dir beneath base, an existing
+// directory that the task cannot replace: the allocation's shared directory (…/<alloc
+// id>/alloc, the task's NOMAD_ALLOC_DIR). It creates missing directories and removes a
+// killed predecessor's temporary files.
 func NewWriter(base, task string, opts Options) (*Writer, error) {
 	// ".", plus the longest suffix, must stay within the 255 bytes of a file name.
 	if task == "" || strings.ContainsAny(task, "/\x00") || len(task) > 240 {
@@ -84,8 +81,8 @@ func NewWriter(base, task string, opts Options) (*Writer, error) {
 	return w, nil
 }
 
-// open opens the directory and makes it if need be. Its name is ours: what else a task
-// has put in its place is removed.
+// open opens or creates the directory, replacing anything else that a task has put in
+// its place.
 func (w *Writer) open() (*taskfs.Dir, error) {
 	base, err := taskfs.Open(w.base, "")
 	if err != nil {
@@ -99,7 +96,6 @@ func (w *Writer) open() (*taskfs.Dir, error) {
 	return d, err
 }
 
-// replace puts data in the place of the file with a suffix.
 func (w *Writer) replace(suffix string, data []byte) error {
 	d, err := w.open()
 	if err != nil {
@@ -110,7 +106,6 @@ func (w *Writer) replace(suffix string, data []byte) error {
 	return err
 }
 
-// read returns the beginning of the file with a suffix, and its path.
 func (w *Writer) read(suffix string, limit int64) (b []byte, path string, err error) {
 	d, err := taskfs.Open(w.base, w.dir)
 	if err != nil {
@@ -121,8 +116,8 @@ func (w *Writer) read(suffix string, limit int64) (b []byte, path string, err er
 	return b, filepath.Join(d.Name(), w.task+suffix), err
 }
 
-// Status replaces the status file. After an error the old one is as it was: the disk is
-// full, a directory lies in its place (taskfs.ErrKind), or the allocation's directory is
+// Status replaces the status file. After an error the old one is unchanged: the disk is
+// full, a directory is in its place (taskfs.ErrKind), or the allocation's directory is
 // gone (fs.ErrNotExist).
 func (w *Writer) Status(s Status) error {
 	b, err := s.Encode()
@@ -132,7 +127,7 @@ func (w *Writer) Status(s Status) error {
 	return w.Encoded(s, b)
 }
 
-// Encoded is Status for one that is encoded already.
+// Encoded is Status for an encoded status.
 func (w *Writer) Encoded(s Status, b []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -140,9 +135,8 @@ func (w *Writer) Encoded(s Status, b []byte) error {
 	return w.replace(".json", b)
 }
 
-// Append adds a row to the history. The file never has more than
-// Options.MaxRows rows. Errors as for Status; a row that does not fit on the disk
-// is lost, and the file is as it was.
+// Append adds a row to the history and keeps it within Options.MaxRows. Errors are
+// those of Status; a row that does not fit on the disk is lost, and the file unchanged.
 func (w *Writer) Append(r Row) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -177,7 +171,6 @@ func (w *Writer) Append(r Row) error {
 	return nil
 }
 
-// extend writes a row to the end of the history.
 func (w *Writer) extend(f *os.File, r Row) error {
 	line := r.appendTo(nil)
 	if n, err := f.Write(line); err != nil {
@@ -192,8 +185,8 @@ func (w *Writer) extend(f *os.File, r Row) error {
 	return nil
 }
 
-// Marker writes what a task may wait for: a small JSON file <task>.<name> beside
-// the others. Errors as for Status.
+// Marker writes content as JSON to <task>.<name>, for which a task may wait. Errors are
+// those of Status.
 func (w *Writer) Marker(name string, content any) error {
 	b, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {
@@ -204,8 +197,6 @@ func (w *Writer) Marker(name string, content any) error {
 	return w.replace("."+name, append(b, '\n'))
 }
 
-// history reads the history, as far as it can be read, oldest row first. A
-// missing file is no error. The task may have changed the file.
 func (w *Writer) history() ([]Row, error) {
 	b, _, err := w.read(".csv", maxHistory)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -238,8 +229,8 @@ func (w *Writer) Picture() error {
 	return w.replace(".png", b)
 }
 
-// readPath returns at most limit bytes of the regular file at path. The last
-// component is not followed when it is a symlink; the ones before it are.
+// readPath returns at most limit bytes of the regular file at path. A symlink is not
+// followed in the last component.
 func readPath(path string, limit int64) ([]byte, error) {
 	d, err := taskfs.Open(filepath.Dir(path), "")
 	if err != nil {
@@ -249,8 +240,8 @@ func readPath(path string, limit int64) ([]byte, error) {
 	return d.ReadFile(filepath.Base(path), limit)
 }
 
-// ReadHistory reads the history file at path, oldest row first. It reads what it
-// can: a line that is torn, too long or no row is left out. At most 8 MiB are read.
+// ReadHistory reads the history file at path, oldest row first, at most 8 MiB. Invalid
+// lines are skipped.
 func ReadHistory(path string) ([]Row, error) {
 	b, err := readPath(path, maxHistory)
 	if err != nil {
@@ -259,8 +250,8 @@ func ReadHistory(path string) ([]Row, error) {
 	return ParseHistory(b), nil
 }
 
-// ReadStatus reads the status file at path. Fields it does not know are ignored,
-// numbers that are missing are unknown (NaN).
+// ReadStatus reads the status file at path. Unknown fields are ignored, missing numbers
+// are NaN.
 func ReadStatus(path string) (Status, error) {
 	b, err := readPath(path, MaxStatus)
 	if err != nil {
@@ -269,8 +260,8 @@ func ReadStatus(path string) (Status, error) {
 	return decode(path, b)
 }
 
-// endsLine tells whether the last of the size bytes of f ends a line: a row
-// appended to a torn one would be lost with it.
+// endsLine reports whether f, of the given size, ends with a newline: a row appended to
+// a torn one would be lost.
 func endsLine(f *os.File, size int64) bool {
 	var b [1]byte
 	_, err := f.ReadAt(b[:], size-1)

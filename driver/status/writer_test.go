@@ -21,7 +21,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
-// newTestWriter returns the writer of a task "t" and the directory of its files.
 func newTestWriter(t *testing.T, opts Options) (w *Writer, dir string) {
 	t.Helper()
 	base := t.TempDir()
@@ -30,7 +29,6 @@ func newTestWriter(t *testing.T, opts Options) (w *Writer, dir string) {
 	return w, filepath.Join(base, Dir)
 }
 
-// rowAt is the i-th row of a made-up history, one a second.
 func rowAt(i int) Row {
 	r := blankRow()
 	r.Time = testStart.Add(time.Duration(i) * time.Second)
@@ -46,13 +44,13 @@ func rowsUpTo(n int) []Row {
 	return rows
 }
 
-// eqRows compares rows as they are written, for NaN equals nothing.
+// eqRows compares rows as written, because NaN equals nothing.
 func eqRows(t *testing.T, want, got []Row) {
 	t.Helper()
 	must.Eq(t, string(formatHistory(want)), string(formatHistory(got)))
 }
 
-// watchdog turns a hang into a failure that shows where.
+// watchdog turns a hang into a failure with a stack.
 func watchdog(t *testing.T) {
 	timer := time.AfterFunc(5*time.Minute, func() { panic(t.Name() + " hangs") })
 	t.Cleanup(func() { timer.Stop() })
@@ -92,7 +90,7 @@ func TestNewWriter_name(t *testing.T) {
 		"/":                      false,
 		"a\x00":                  false,
 		strings.Repeat("x", 241): false,
-		strings.Repeat("x", 240): true, // with every suffix still a file name
+		strings.Repeat("x", 240): true, // valid with every suffix
 		"..":                     true, // "...json"
 		"a b\n✓":                 true,
 	} {
@@ -111,8 +109,7 @@ func TestNewWriter_name(t *testing.T) {
 	}
 }
 
-// The files may lie anywhere: a copy that the task cannot write to is kept elsewhere.
-func TestNewWriter_elsewhere(t *testing.T) {
+func TestNewWriter_dir(t *testing.T) {
 	for dir, below := range map[string]string{"": Dir, ".": ".", "private/ebbtide": "private/ebbtide"} {
 		base := t.TempDir()
 		w, err := NewWriter(base, "t", Options{Dir: dir})
@@ -137,8 +134,7 @@ func TestNewWriter_noBase(t *testing.T) {
 	must.ErrorContains(t, err, base)
 }
 
-// What a killed plugin left half-written goes.
-func TestNewWriter_leftovers(t *testing.T) {
+func TestNewWriter_temporaryFiles(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	for _, ext := range []string{".json", ".csv", ".png"} {
 		must.NoError(t, os.WriteFile(filepath.Join(dir, taskfs.TempName("t"+ext)), []byte("half"), 0o600))
@@ -169,7 +165,6 @@ func TestWriter_nothingYet(t *testing.T) {
 	must.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// Nomad, or the task, may remove the directory at any time.
 func TestWriter_directoryRemoved(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	must.NoError(t, w.Append(rowAt(0)))
@@ -189,7 +184,6 @@ func TestWriter_directoryRemoved(t *testing.T) {
 	must.FileNotExists(t, w.base)
 }
 
-// The files are for everybody to read, whatever the umask of the plugin.
 func TestWriter_modes(t *testing.T) {
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
@@ -209,7 +203,6 @@ func TestWriter_modes(t *testing.T) {
 	}
 }
 
-// A new process, or a second one, goes on with the same history.
 func TestWriter_second(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	must.NoError(t, w.Append(rowAt(0)))
@@ -221,8 +214,7 @@ func TestWriter_second(t *testing.T) {
 	must.Eq(t, string(formatHistory(rowsUpTo(4))), readFileOf(t, filepath.Join(dir, "t.csv")))
 }
 
-// The picture's words come from the last status, of this process.
-func TestWriter_pictureWords(t *testing.T) {
+func TestWriter_pictureLabels(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	draw := func(w *Writer) string {
 		must.NoError(t, w.Picture())
@@ -276,15 +268,14 @@ func TestReadPath(t *testing.T) {
 	}
 }
 
-// Whoever reads while others write sees whole files: a status that was written,
-// and rows that were appended, in their order.
+// Concurrent readers see whole files: a status as written, and rows in their order.
 func TestWriter_concurrent(t *testing.T) {
 	watchdog(t)
 	const appends, maxRows = 300, 64
 	w, dir := newTestWriter(t, Options{MaxRows: maxRows})
 	must.NoError(t, w.Status(Status{Task: "t", Step: 0}))
 
-	// must may not be used outside the test's own goroutine.
+	// must is only for the test's own goroutine.
 	var writers, readers sync.WaitGroup
 	errs := make(chan error, 1)
 	fail := func(err error) {

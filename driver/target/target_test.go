@@ -51,7 +51,7 @@ func TestCheck(t *testing.T) {
 	must.EqError(t, policy.CheckTargets("", num(0.9), nil), `goal: must be "min" or "max", got ""`)
 }
 
-// What is stored is read by later versions.
+// The stored form must stay readable.
 func TestReached_json(t *testing.T) {
 	at := Reached{State: policy.Objective, Metric: "val_loss", Value: 0.25, Target: 0.3, Step: num(7), Time: time.Unix(1, 0).UTC()}
 	for want, at := range map[string]Reached{

@@ -12,27 +12,26 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Watcher follows the reports of one task and says when they have reached its
-// targets. Reports of another metric than the declared one reach nothing, and the
-// targets pause until the declared one is back. It is not safe for concurrent use.
+// Watcher detects when a task's reports reach its targets. Reports of another metric
+// than the declared one pause the targets until it returns. It is not safe for
+// concurrent use.
 type Watcher struct {
 	metric string
 	goal   policy.Goal
 	hold   int
 	state  policy.TargetState
 	tiers  [2]tier // the harder one last
-	other  string  // what the last report was of; "" = of metric
+	other  string  // metric of the last report; "" = the declared one
 }
 
-// tier is one of the targets.
 type tier struct {
 	state  policy.TargetState
 	target *float64
-	row    int // reports in a row that reached it
+	row    int // consecutive reports that reached it
 }
 
-// NewWatcher returns a Watcher of a task that has reached nothing yet. The metric's
-// case does not matter. Targets that are nil are never reached.
+// NewWatcher returns a Watcher of a task that has reached no target. The metric's case
+// does not matter. A nil target is never reached.
 func NewWatcher(metric string, goal policy.Goal, t Targets) *Watcher {
 	return &Watcher{
 		metric: metric, goal: goal, hold: max(t.Hold, 1), state: policy.InTraining,
@@ -40,8 +39,8 @@ func NewWatcher(metric string, goal policy.Goal, t Targets) *Watcher {
 	}
 }
 
-// Observe takes the next reports and returns what they have newly reached, in order.
-// A report that reaches both targets reaches the objective alone.
+// Observe returns the targets newly reached by reports, in order. A report that reaches
+// both reaches only the objective.
 func (w *Watcher) Observe(reports []progress.Report) []Reached {
 	var reached []Reached
 	for _, r := range reports {
@@ -73,7 +72,7 @@ func (w *Watcher) Observe(reports []progress.Report) []Reached {
 	return reached
 }
 
-// Goal returns the direction in which the declared metric improves.
+// Goal is the direction of the declared metric.
 func (w *Watcher) Goal() policy.Goal { return w.goal }
 
 // Targets returns the values of the targets; nil is none.
@@ -81,7 +80,7 @@ func (w *Watcher) Targets() (acceptable, objective *float64) {
 	return w.tiers[0].target, w.tiers[1].target
 }
 
-// Paused says why the targets pause, "" if they do not.
+// Paused explains why the targets pause; "" if they do not.
 func (w *Watcher) Paused() string {
 	if w.other == "" || w.state == policy.Objective {
 		return ""
@@ -89,11 +88,11 @@ func (w *Watcher) Paused() string {
 	return fmt.Sprintf("the output now reports %s instead of %s", w.other, w.metric)
 }
 
-// State returns what the task has reached so far.
+// State is the target reached so far.
 func (w *Watcher) State() policy.TargetState { return w.state }
 
-// Restore sets what the task had reached before, as another process wrote it down.
-// What is not a state is policy.InTraining. Reports in a row are counted anew.
+// Restore sets the state stored by an earlier process; an invalid one is
+// policy.InTraining. The counts of consecutive reports restart.
 func (w *Watcher) Restore(s policy.TargetState) {
 	if w.state = policy.InTraining; s.Rank() > 0 {
 		w.state = s

@@ -15,10 +15,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress"
 )
 
-// loss is a report of a loss.
 func loss(value float64) progress.Report { return progress.Report{Metric: "loss", Value: value} }
 
-// observe gives a Watcher one report and returns the state that it led to, "" if none.
 func observe(t must.T, w *Watcher, r progress.Report) policy.TargetState {
 	t.Helper()
 	before := w.State()
@@ -50,7 +48,7 @@ func TestWatcher(t *testing.T) {
 		{"three in a row", policy.GoalMin, num(3), num(2), 3, []float64{3, 3, 4, 3, 3, 3, 3}, []policy.TargetState{"", "", "", "", "", a, ""}},
 		{"three in a row, separately", policy.GoalMin, num(3), num(2), 3, []float64{3, 2, 1, 1}, []policy.TargetState{"", "", a, o}},
 		{"both in a row: the objective", policy.GoalMin, num(3), num(2), 2, []float64{2, 2}, []policy.TargetState{"", o}},
-		{"a worse report takes nothing back", policy.GoalMin, num(3), num(2), 2, []float64{3, 3, 9, 9, 3, 3, 2, 3, 2, 2}, []policy.TargetState{"", a, "", "", "", "", "", "", "", o}},
+		{"a worse report revokes nothing", policy.GoalMin, num(3), num(2), 2, []float64{3, 3, 9, 9, 3, 3, 2, 3, 2, 2}, []policy.TargetState{"", a, "", "", "", "", "", "", "", o}},
 		{"NaN and infinity break the row", policy.GoalMin, num(3), num(2), 2, []float64{3, nan, 3, inf, 3, 3}, []policy.TargetState{"", "", "", "", "", a}},
 		{"NaN and infinity reach nothing", policy.GoalMax, num(3), num(2), 1, []float64{nan, -inf, inf}, []policy.TargetState{"", "", ""}},
 		{"only acceptable", policy.GoalMin, num(3), nil, 1, []float64{1, 0}, []policy.TargetState{a, ""}},
@@ -69,7 +67,6 @@ func TestWatcher(t *testing.T) {
 	}
 }
 
-// What is reached says by what; several reports of one poll are taken in order.
 func TestWatcher_Observe(t *testing.T) {
 	at := time.Unix(1, 0)
 	w := NewWatcher("Loss", policy.GoalMin, Targets{Acceptable: num(3), Objective: num(2)})
@@ -84,28 +81,27 @@ func TestWatcher_Observe(t *testing.T) {
 	must.Eq(t, "", w.Paused())
 }
 
-// A value of another metric reaches nothing, whatever its direction.
 func TestWatcher_anotherMetric(t *testing.T) {
 	accuracy := func(v float64) progress.Report { return progress.Report{Metric: "accuracy", Value: v} }
 	w := NewWatcher("accuracy", policy.GoalMax, Targets{Objective: num(0.95)})
 	// "Initial test accuracy: 0.098", then losses above the objective.
 	must.SliceEmpty(t, w.Observe([]progress.Report{accuracy(0.098), loss(2.3), loss(2.1)}))
 	must.Eq(t, "the output now reports loss instead of accuracy", w.Paused())
-	// "loss=0.929 accuracy=0.3": neither goes for the other.
+	// "loss=0.929 accuracy=0.3": neither counts for the other.
 	must.SliceEmpty(t, w.Observe([]progress.Report{loss(0.929), accuracy(0.3)}))
 	must.Eq(t, "", w.Paused())
 	must.Eq(t, policy.Objective, observe(t, w, accuracy(0.95)))
 	must.SliceEmpty(t, w.Observe([]progress.Report{loss(1)}))
 	must.Eq(t, "", w.Paused(), must.Sprint("there is nothing left to pause"))
 
-	// A longer name is another one.
+	// A longer name is another metric.
 	w = NewWatcher("loss", policy.GoalMin, Targets{Objective: num(1)})
 	for _, name := range []string{"val_loss", "val.loss", "train loss", "losses", ""} {
 		must.Eq(t, "", observe(t, w, progress.Report{Metric: name, Value: 0}))
 	}
 }
 
-// Reports in a row are counted anew when the declared metric is back.
+// The count of consecutive reports restarts when the declared metric returns.
 func TestWatcher_alternates(t *testing.T) {
 	other := progress.Report{Metric: "val_loss", Value: 0}
 	w := NewWatcher("loss", policy.GoalMin, Targets{Acceptable: num(3), Hold: 2})
@@ -145,8 +141,8 @@ func TestWatcher_Restore(t *testing.T) {
 	}
 }
 
-// Whatever is reported: a state is new, harder than the one before, and reached by as
-// many reports of the declared metric in a row as were asked for, the last ones.
+// A reached state is new, harder than the previous one, and reached by the required
+// number of consecutive reports of the declared metric.
 func TestWatcher_properties(t *testing.T) {
 	values := rapid.OneOf(rapid.Float64Range(-2, 2), rapid.SampledFrom([]float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, 1}))
 	rapid.Check(t, func(t *rapid.T) {
@@ -162,7 +158,7 @@ func TestWatcher_properties(t *testing.T) {
 			reports := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) progress.Report {
 				return progress.Report{Metric: rapid.SampledFrom([]string{"loss", "loss", "accuracy"}).Draw(t, "metric"), Value: values.Draw(t, "value")}
 			}), 0, 4).Draw(t, "reports")
-			alone := NewWatcher("loss", goal, targets) // one report a poll
+			alone := NewWatcher("loss", goal, targets) // one report per poll
 			for _, r := range append(seen, reports...) {
 				alone.Observe([]progress.Report{r})
 			}

@@ -15,11 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batch is how many names are held while a directory is listed.
 const batch = 256
 
-// Names returns the names in the directory at path, in no order. It lists at most most;
-// if there are more, it returns those together with ErrTooMany.
+// Names returns the names in the directory at path, unsorted. Beyond most names it
+// returns those and ErrTooMany.
 func (d *Dir) Names(path string, most int) ([]string, error) {
 	var names []string
 	err := d.list(path, &most, func(_ *Dir, name string) error {
@@ -29,8 +28,6 @@ func (d *Dir) Names(path string, most int) ([]string, error) {
 	return names, err
 }
 
-// list gives the names in the directory at path. left is how many more may come, here
-// and in other directories.
 func (d *Dir) list(path string, left *int, each func(dir *Dir, name string) error) error {
 	dir, err := d.Sub(path)
 	if err != nil {
@@ -41,7 +38,7 @@ func (d *Dir) list(path string, left *int, each func(dir *Dir, name string) erro
 		names, err := dir.file.Readdirnames(batch)
 		for _, name := range names {
 			if *left--; *left < 0 {
-				return fail("list", dir.Name(), ErrTooMany)
+				return pathError("list", dir.Name(), ErrTooMany)
 			}
 			if err := each(dir, name); err != nil {
 				return err
@@ -51,22 +48,20 @@ func (d *Dir) list(path string, left *int, each func(dir *Dir, name string) erro
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return fail("list", dir.Name(), err)
+			return pathError("list", dir.Name(), err)
 		}
 	}
 }
 
-// Bounds of a Walk.
 type Bounds struct {
-	Entries int // that are looked at
-	Depth   int // directories in each other; what lies deeper is left out
+	Entries int // visited entries
+	Depth   int // nested directories; deeper ones are skipped
 }
 
-// Walk calls visit for what lies at top, and, if that is a directory, for everything
-// beneath it: a directory before what is in it, otherwise in no order. path is beneath d.
-// A directory that cannot be read is visited once more, with the error; an error of visit
-// ends the walk. What vanishes meanwhile is left out. ErrTooMany says that there are more
-// entries than the bound; that many were visited.
+// Walk calls visit for top and, if it is a directory, for everything beneath it: a
+// directory before its content, otherwise unsorted. Paths are beneath d. An unreadable
+// directory is visited again, with the error; an error of visit ends the walk. Vanished
+// entries are skipped. ErrTooMany means that there are more entries than the bound.
 func (d *Dir) Walk(top string, b Bounds, visit func(path string, s Stat, err error) error) error {
 	s, err := d.Stat(top)
 	if err := visit(top, s, err); err != nil {
@@ -109,9 +104,8 @@ func (d *Dir) Walk(top string, b Bounds, visit func(path string, s Stat, err err
 	return nil
 }
 
-// Glob returns the paths that match a pattern of path.Match, sorted. It looks at no more
-// than most entries (ErrTooMany). Directories that cannot be read are left out, and so
-// are names that are not Printable: nobody could be told of them.
+// Glob returns the paths that match a pattern of path.Match, sorted. It reads at most
+// most entries (ErrTooMany). Unreadable directories and unprintable names are skipped.
 func (d *Dir) Glob(pattern string, most int) ([]string, error) {
 	if _, err := path.Match(pattern, ""); err != nil {
 		return nil, fmt.Errorf("pattern %q: %w", pattern, err)
@@ -122,7 +116,7 @@ func (d *Dir) Glob(pattern string, most int) ([]string, error) {
 		for _, dir := range found {
 			if !strings.ContainsAny(part, `*?[\`) {
 				if most--; most < 0 {
-					return nil, fail("list", d.Name(), ErrTooMany)
+					return nil, pathError("list", d.Name(), ErrTooMany)
 				}
 				if _, err := d.Stat(path.Join(dir, part)); err == nil {
 					next = append(next, path.Join(dir, part))

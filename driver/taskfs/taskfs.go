@@ -1,25 +1,24 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package taskfs opens, lists and writes files in directories that a task can write
-// to. The driver reaches such files through this package only.
+// Package taskfs opens, lists and writes files in directories that a task can write to.
+// The driver accesses such files only through this package.
 //
-// A task is free to put anything there, and to change it while we look. So
+// A task may put anything there, and change it at any time. So
 //
-//   - no symbolic link is followed, in any part of a path. Only the base directory that
-//     is given to Open is trusted, and what leads to it;
-//   - a path is walked name by name, each name beneath the directory that was opened
-//     before it, so that a directory which is swapped meanwhile leads nowhere else;
-//   - what has a name is pinned first and looked at (O_PATH, fstat), and what is opened
-//     is that very file (through /proc/self/fd). There is no moment in between in which
-//     another one can take its place, and no FIFO, device or socket notices that it was
-//     looked at;
+//   - no symbolic link is followed in any part of a path; only the base directory given
+//     to Open, and the path to it, is trusted;
+//   - paths are walked name by name, each beneath the open directory before it, so that
+//     swapping a directory has no effect;
+//   - a name is first pinned and inspected (O_PATH, fstat), then that very file is
+//     opened (through /proc/self/fd): it cannot be swapped in between, and FIFOs,
+//     devices and sockets do not notice the inspection;
 //   - nothing blocks: neither on a FIFO without a peer nor on a file with a lease;
-//   - only files that this package has made are written to: any other may be a hard link
+//   - only files created by this package are written to: any other may be a hard link
 //     to a file elsewhere;
-//   - how many entries and how many bytes are read is bounded by the caller.
+//   - callers bound the entries and bytes read.
 //
-// Errors are *fs.PathError and wrap what the kernel said, or ErrKind, ErrTooMany or
+// Errors are *fs.PathError and wrap the system's error, or ErrKind, ErrTooMany or
 // fs.ErrInvalid.
 package taskfs
 
@@ -40,17 +39,15 @@ import (
 )
 
 var (
-	// ErrKind says that something else lies there than what was asked for: a link, a
-	// FIFO, a device or a directory, say. The error wraps a text that names it.
-	ErrKind = errors.New("not what belongs there")
-	// ErrTooMany says that there are more entries than the caller's bound.
+	// ErrKind means that the file is of another kind than requested, such as a link, a
+	// FIFO, a device or a directory. The error names it.
+	ErrKind    = errors.New("not what belongs there")
 	ErrTooMany = errors.New("too many entries")
 )
 
-// kindError is an ErrKind that says what lies there.
 type kindError struct{ is, want string }
 
-func (e kindError) Error() string        { return e.is + " is there, not " + e.want }
+func (e kindError) Error() string        { return e.is + " found instead of " + e.want }
 func (e kindError) Is(target error) bool { return target == ErrKind }
 
 const (
@@ -59,19 +56,17 @@ const (
 	fifo      = "a FIFO"
 )
 
-// Stat is what is known of a file without opening it.
+// Stat describes a file without opening it.
 type Stat struct{ unix.Stat_t }
 
-// IsRegular says whether it is a regular file.
 func (s Stat) IsRegular() bool { return s.Mode&unix.S_IFMT == unix.S_IFREG }
 
-// IsDir says whether it is a directory.
 func (s Stat) IsDir() bool { return s.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// Modified is when its content was changed last, as the task says.
+// Modified is the last change of its content; the task can set it.
 func (s Stat) Modified() time.Time { return time.Unix(s.Mtim.Unix()) }
 
-// Same says whether both are one file.
+// Same reports whether both are one file.
 func (s Stat) Same(o Stat) bool { return s.Ino == o.Ino && s.Dev == o.Dev }
 
 func (s Stat) kind() string {
@@ -91,16 +86,16 @@ func (s Stat) kind() string {
 }
 
 // Dir is an open directory. Paths of its methods are relative, and beneath it. Its
-// methods may be called from any goroutine, but not after Close.
+// methods are safe for concurrent use, but not after Close.
 type Dir struct{ file *os.File }
 
-// Open opens the directory path beneath base; path may be empty for base itself. base is
-// trusted: links on the way to it are followed. So Open(filepath.Split(dir)) is for a
-// directory whose own name the task may be able to replace.
+// Open opens the directory path beneath base; an empty path is base itself. base is
+// trusted: links in it are followed. Use Open(filepath.Split(dir)) for a directory
+// whose own name the task may be able to replace.
 func Open(base, path string) (*Dir, error) {
 	fd, err := openat(unix.AT_FDCWD, base, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return nil, fail("open", base, err)
+		return nil, pathError("open", base, err)
 	}
 	d := &Dir{os.NewFile(uintptr(fd), filepath.Clean(base))}
 	if path == "" {
@@ -110,13 +105,11 @@ func Open(base, path string) (*Dir, error) {
 	return d.Sub(path)
 }
 
-// Name is the path of the directory on the host, for messages.
 func (d *Dir) Name() string { return d.file.Name() }
 
 // Fd is the directory's descriptor, valid until Close.
 func (d *Dir) Fd() int { return int(d.file.Fd()) }
 
-// Close closes the directory.
 func (d *Dir) Close() error { return d.file.Close() }
 
 // Sub opens the directory at path.
@@ -128,11 +121,11 @@ func (d *Dir) Sub(path string) (*Dir, error) {
 	return &Dir{f}, nil
 }
 
-// MkdirAll opens the directory at path, and makes what is missing of it, with the given
-// permissions whatever the umask.
+// MkdirAll opens the directory at path and creates missing parts, with exactly the
+// given permissions.
 func (d *Dir) MkdirAll(path string, mode fs.FileMode) (*Dir, error) {
 	if Check(path) != nil {
-		return nil, fail("make", path, fs.ErrInvalid)
+		return nil, pathError("make", path, fs.ErrInvalid)
 	}
 	at := d
 	for name := range strings.SplitSeq(filepath.Clean(path), "/") {
@@ -148,7 +141,6 @@ func (d *Dir) MkdirAll(path string, mode fs.FileMode) (*Dir, error) {
 	return at, nil
 }
 
-// mkdir opens the directory name, and makes it if it is not there.
 func (d *Dir) mkdir(name string, mode fs.FileMode) (*Dir, error) {
 	sub, err := d.Sub(name)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -156,7 +148,7 @@ func (d *Dir) mkdir(name string, mode fs.FileMode) (*Dir, error) {
 	}
 	made := unix.Mkdirat(d.Fd(), name, uint32(mode.Perm()))
 	if made != nil && !errors.Is(made, fs.ErrExist) {
-		return nil, fail("make", filepath.Join(d.Name(), name), made)
+		return nil, pathError("make", filepath.Join(d.Name(), name), made)
 	}
 	if sub, err = d.Sub(name); err == nil && made == nil {
 		_ = sub.file.Chmod(mode.Perm())
@@ -164,7 +156,7 @@ func (d *Dir) mkdir(name string, mode fs.FileMode) (*Dir, error) {
 	return sub, err
 }
 
-// Stat returns what lies at path, itself and not what it may point to.
+// Stat describes the file at path, without following a link.
 func (d *Dir) Stat(path string) (Stat, error) {
 	n, err := d.find("stat", path)
 	if err == nil {
@@ -178,14 +170,13 @@ func (d *Dir) Open(path string) (*os.File, Stat, error) {
 	return d.open(path, regular, unix.O_RDONLY, Stat{})
 }
 
-// Append opens the regular file at path for reading anywhere and writing at its end, if
-// it is the one that WriteFile has made. Any other one may be a hard link to a file that
-// is not the task's: ErrKind.
+// Append opens the regular file at path for reading and appending, if WriteFile has
+// created it. Any other may be a hard link to a file that is not the task's: ErrKind.
 func (d *Dir) Append(path string, made Stat) (*os.File, Stat, error) {
 	return d.open(path, regular, unix.O_RDWR|unix.O_APPEND, made)
 }
 
-// FIFO opens the FIFO at path for writing; the error is ENXIO if nobody reads from it.
+// FIFO opens the FIFO at path for writing; ENXIO without a reader.
 func (d *Dir) FIFO(path string) (*os.File, error) {
 	f, _, err := d.open(path, fifo, unix.O_WRONLY, Stat{})
 	return f, err
@@ -198,7 +189,7 @@ func (d *Dir) open(path, want string, flags int, made Stat) (*os.File, Stat, err
 	}
 	defer n.close()
 	path = filepath.Join(d.Name(), path)
-	// The number of names alone would not do: a task may take one away between the two
+	// The link count alone is insufficient: a task may remove a name between the two
 	// calls of find.
 	switch is := n.kind(); {
 	case is != want:
@@ -214,7 +205,7 @@ func (d *Dir) open(path, want string, flags int, made Stat) (*os.File, Stat, err
 		fd, err = openat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(n.fd), flags, 0)
 	}
 	if err != nil {
-		return nil, Stat{}, fail("open", path, err)
+		return nil, Stat{}, pathError("open", path, err)
 	}
 	return os.NewFile(uintptr(fd), path), n.Stat, nil
 }
@@ -229,8 +220,8 @@ func (d *Dir) ReadFile(path string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, limit))
 }
 
-// Create makes a new regular file at path, whose directory must be there, with the given
-// permissions whatever the umask. The error wraps fs.ErrExist if something has the name.
+// Create creates a regular file at path, in an existing directory, with exactly the
+// given permissions. The error wraps fs.ErrExist if the name exists.
 func (d *Dir) Create(path string, mode fs.FileMode) (*os.File, error) {
 	dir, name, err := d.parent(path)
 	if err != nil {
@@ -240,15 +231,14 @@ func (d *Dir) Create(path string, mode fs.FileMode) (*os.File, error) {
 	path = filepath.Join(dir.Name(), name)
 	fd, err := openat(dir.Fd(), name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, mode)
 	if err != nil {
-		return nil, fail("create", path, err)
+		return nil, pathError("create", path, err)
 	}
 	f := os.NewFile(uintptr(fd), path)
 	_ = f.Chmod(mode.Perm())
 	return f, nil
 }
 
-// Remove removes what lies at path: a file, a link (and not what it points to), or an
-// empty directory.
+// Remove removes a file, a link (not its target), or an empty directory.
 func (d *Dir) Remove(path string) error {
 	dir, name, err := d.parent(path)
 	if err != nil {
@@ -258,18 +248,16 @@ func (d *Dir) Remove(path string) error {
 	if err = unix.Unlinkat(dir.Fd(), name, 0); errors.Is(err, unix.EISDIR) {
 		err = unix.Unlinkat(dir.Fd(), name, unix.AT_REMOVEDIR)
 	}
-	return fail("remove", filepath.Join(dir.Name(), name), err)
+	return pathError("remove", filepath.Join(dir.Name(), name), err)
 }
 
-// TempName is the name under which WriteFile writes the file that is to be called name.
-// It is always the same, so that a killed plugin leaves at most one behind, which the
-// next one removes.
+// TempName is the name of WriteFile's temporary file. It is fixed, so that a killed
+// plugin leaves at most one behind, which the next one removes.
 func TempName(name string) string { return "." + name + ".tmp" }
 
-// WriteFile puts data at path: in a new file beside it that is renamed over it. Whatever
-// has the name is replaced, but for a directory that is not empty (ErrKind). After an
-// error, what was there is as it was, and the new file is gone. It returns what Append
-// asks for.
+// WriteFile writes data to a new file and renames it over path. It replaces anything
+// except a directory that is not empty (ErrKind). After an error the old file is
+// unchanged and the new one removed. The result is Append's argument.
 func (d *Dir) WriteFile(path string, data []byte, mode fs.FileMode) (made Stat, err error) {
 	dir, name, err := d.parent(path)
 	if err != nil {
@@ -278,7 +266,7 @@ func (d *Dir) WriteFile(path string, data []byte, mode fs.FileMode) (made Stat, 
 	defer dir.Close()
 	tmp := TempName(name)
 	f, err := dir.Create(tmp, mode)
-	for range 2 { // a task that makes it again and again has no file, and that is all
+	for range 2 { // a task that recreates it all the time only harms itself
 		if errors.Is(err, fs.ErrExist) {
 			if err = dir.Remove(tmp); err == nil || errors.Is(err, fs.ErrNotExist) {
 				f, err = dir.Create(tmp, mode)
@@ -292,7 +280,7 @@ func (d *Dir) WriteFile(path string, data []byte, mode fs.FileMode) (made Stat, 
 		err = unix.Fstat(int(f.Fd()), &made.Stat_t)
 	}
 	if cerr := f.Close(); err == nil {
-		err = cerr // a network file system or a quota may complain only now
+		err = cerr // a network file system or a quota may report errors only now
 	}
 	if err == nil {
 		err = unix.Renameat(dir.Fd(), tmp, dir.Fd(), name)
@@ -303,10 +291,10 @@ func (d *Dir) WriteFile(path string, data []byte, mode fs.FileMode) (made Stat, 
 	if err != nil {
 		_ = dir.Remove(tmp)
 	}
-	return made, blocked(fail("write", filepath.Join(dir.Name(), name), err))
+	return made, blocked(pathError("write", filepath.Join(dir.Name(), name), err))
 }
 
-// blocked gives the error of a directory in the place of a file its kind.
+// blocked gives the error of a directory in place of a file its kind.
 func blocked(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) && (errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOTEMPTY)) {
@@ -315,17 +303,16 @@ func blocked(err error) error {
 	return err
 }
 
-// parent opens the directory in which path has its last name.
 func (d *Dir) parent(path string) (dir *Dir, name string, err error) {
 	if Check(path) != nil || filepath.Clean(path) == "." {
-		return nil, "", fail("open", path, fs.ErrInvalid)
+		return nil, "", pathError("open", path, fs.ErrInvalid)
 	}
 	path = filepath.Clean(path)
 	dir, err = d.Sub(filepath.Dir(path))
 	return dir, filepath.Base(path), err
 }
 
-// node is something that was found and is held (O_PATH), but not opened.
+// node is a file that is held (O_PATH), but not opened.
 type node struct {
 	fd int
 	Stat
@@ -333,10 +320,9 @@ type node struct {
 
 func (n node) close() { _ = unix.Close(n.fd) }
 
-// find finds what lies at path. op is for the error.
 func (d *Dir) find(op, path string) (node, error) {
 	if Check(path) != nil {
-		return node{}, fail(op, path, fs.ErrInvalid)
+		return node{}, pathError(op, path, fs.ErrInvalid)
 	}
 	at := node{fd: d.Fd()}
 	at.Mode = unix.S_IFDIR
@@ -354,14 +340,14 @@ func (d *Dir) find(op, path string) (node, error) {
 			at.close()
 		}
 		if err != nil {
-			return node{}, fail(op, filepath.Join(d.Name(), path), err)
+			return node{}, pathError(op, filepath.Join(d.Name(), path), err)
 		}
 		at = next
 	}
 	return at, nil
 }
 
-// Check says what is wrong with a path that can never lie beneath a directory.
+// Check returns why a path can never be beneath a directory.
 func Check(path string) error {
 	switch {
 	case len(path) > unix.PathMax:
@@ -374,7 +360,6 @@ func Check(path string) error {
 	return nil
 }
 
-// openat repeats the system call when a signal interrupted it.
 func openat(dir int, name string, flags int, mode fs.FileMode) (int, error) {
 	for {
 		fd, err := unix.Openat(dir, name, flags|unix.O_CLOEXEC, uint32(mode.Perm()))
@@ -384,8 +369,7 @@ func openat(dir int, name string, flags int, mode fs.FileMode) (int, error) {
 	}
 }
 
-// fail makes a *fs.PathError, or nil of nil.
-func fail(op, path string, err error) error {
+func pathError(op, path string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -399,8 +383,8 @@ func fail(op, path string, err error) error {
 	return &fs.PathError{Op: op, Path: path, Err: err}
 }
 
-// Printable says whether a name can be told as it is, in a log or a status: a task may
-// choose names with control characters, or which are no text.
+// Printable reports whether a name is safe to print: a task may choose names with
+// control characters or invalid UTF-8.
 func Printable(name string) bool {
 	return utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsControl)
 }

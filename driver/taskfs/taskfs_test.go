@@ -21,7 +21,6 @@ import (
 
 const canary = "not yours\n"
 
-// place is a task's directory, beside one that is not the task's.
 type place struct {
 	testing.TB
 	dir     string // the task's
@@ -47,7 +46,6 @@ func (p place) write(name, text string) {
 	must.NoError(p, os.WriteFile(p.path(name), []byte(text), 0o600))
 }
 
-// unharmed checks what lies outside.
 func (p place) unharmed() {
 	p.Helper()
 	b, err := os.ReadFile(filepath.Join(p.outside, "canary"))
@@ -60,7 +58,6 @@ func (p place) unharmed() {
 	}
 }
 
-// beneath checks that a descriptor is that of a file beneath the task's directory.
 func (p place) beneath(fd uintptr) {
 	p.Helper()
 	at, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
@@ -68,13 +65,11 @@ func (p place) beneath(fd uintptr) {
 	must.True(p, strings.HasPrefix(at, p.dir+"/"), must.Sprint(at))
 }
 
-// soon fails if something blocks.
 func soon(t testing.TB) {
 	timer := time.AfterFunc(time.Minute, func() { panic(t.Name() + " blocks") })
 	t.Cleanup(func() { timer.Stop() })
 }
 
-// plants are what a task can put in the place of a file.
 func (p place) plants() map[string]func(at string) error {
 	return map[string]func(at string) error{
 		"absolute link":       func(at string) error { return os.Symlink(filepath.Join(p.outside, "canary"), at) },
@@ -134,7 +129,6 @@ func TestOpen_plants(t *testing.T) {
 			must.NoError(t, err)
 			must.SliceEmpty(t, names)
 
-			// Whatever it is, it is replaced itself.
 			_, err = p.WriteFile("x", []byte("ours"), 0o640)
 			must.NoError(t, err)
 			b, err := p.ReadFile("x", 10)
@@ -144,7 +138,6 @@ func TestOpen_plants(t *testing.T) {
 			must.NoError(t, err)
 			must.Eq(t, unix.S_IFREG|0o640, s.Mode)
 
-			// The same where the new file is written first, and on its own.
 			must.NoError(t, p.plants()[what](p.path(TempName("x"))))
 			_, err = p.WriteFile("x", []byte("new"), 0o640)
 			must.NoError(t, err)
@@ -179,7 +172,7 @@ func TestOpen_names(t *testing.T) {
 	_, err = Open(p.path("missing"), "")
 	must.ErrorIs(t, err, fs.ErrNotExist)
 
-	// The base is trusted, what lies in it is not.
+	// The base is trusted, its content is not.
 	must.NoError(t, os.Symlink(p.dir, filepath.Join(p.outside, "base")))
 	must.NoError(t, os.Mkdir(p.path("sub"), 0o755))
 	d, err := Open(filepath.Join(p.outside, "base"), "sub")
@@ -189,7 +182,7 @@ func TestOpen_names(t *testing.T) {
 	must.ErrorIs(t, err, ErrKind)
 }
 
-// A lease on a file, which its owner may take, makes who opens it wait for up to 45 s.
+// The holder of a lease on a file can delay others' open for up to 45 s.
 func TestOpen_lease(t *testing.T) {
 	soon(t)
 	p := newPlace(t)
@@ -226,8 +219,7 @@ func TestFIFO(t *testing.T) {
 	must.ErrorIs(t, err, ErrKind)
 }
 
-// Only what we have made is written to, and what has another name keeps what it has when
-// ours takes its place.
+// Only created files are written to; other names of a replaced file keep their content.
 func TestAppend(t *testing.T) {
 	p := newPlace(t)
 	append := func(made Stat) error {
@@ -274,7 +266,6 @@ func TestMkdirAll(t *testing.T) {
 	s, err = p.Stat("a/b/x")
 	must.NoError(t, err)
 	must.Eq(t, unix.S_IFREG|0o644, s.Mode)
-	// A directory that is not empty stays, and nothing else is left.
 	_, err = p.WriteFile("a/b", nil, 0o644)
 	must.ErrorIs(t, err, ErrKind)
 	must.NoError(t, os.MkdirAll(p.path(TempName("y")+"/full"), 0o755))
@@ -329,7 +320,6 @@ func TestGlob(t *testing.T) {
 	must.ErrorIs(t, err, ErrTooMany)
 }
 
-// How long a directory is does not matter: it is not listed any further than the bound.
 func TestGlob_stops(t *testing.T) {
 	p := newPlace(t)
 	const many = 5_000
@@ -392,7 +382,7 @@ func TestWalk(t *testing.T) {
 	must.ErrorIs(t, err, io.EOF)
 }
 
-// While a task swaps what lies under every name, nothing outside is opened, listed,
+// While a task swaps the files under every name, nothing outside is opened, listed,
 // changed or removed, and nothing blocks.
 func TestRace(t *testing.T) {
 	soon(t)
@@ -439,7 +429,7 @@ func TestRace(t *testing.T) {
 			if f, s, err := p.Open(path); err == nil {
 				opened++
 				must.True(t, s.IsRegular())
-				if !s.Same(outside) { // a hard link cannot be told from a file
+				if !s.Same(outside) { // a hard link is indistinguishable from a file
 					p.beneath(f.Fd())
 				}
 				must.NoError(t, f.Close())
@@ -467,8 +457,8 @@ func TestRace(t *testing.T) {
 	must.Positive(t, opened)
 }
 
-// Whatever tree a task builds of directories, files and links, and whatever path is
-// opened in it: it is opened exactly if no link is on the way, and then it is beneath.
+// In any tree of directories, files and links, a path is opened exactly if it contains
+// no link, and then beneath.
 func TestAnyTree(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := newPlace(t)

@@ -1,15 +1,14 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package twin lets the twins of a node's training tasks run: what each task would have
-// had under plain Nomad, which shares CPU by entitlement. A task's size is what it has
-// used and still needs; its twin ends when it has had that much (policy.Task.FairCPUS).
-// A task that has ended before its twin stays as a ghost (policy.Task.Ended), since
-// under plain Nomad it would still have its share. See package fsp for what that is
-// good for.
+// Package twin simulates the node's training tasks under plain Nomad, which shares CPU
+// by entitlement. A task's twin has the task's size (CPU used plus remaining) and ends
+// when it has received that much (policy.Task.FairCPUS). A task that ended before its
+// twin stays as a ghost (policy.Task.Ended), since under plain Nomad it would still use
+// its share. Package fsp uses the result.
 //
-// It is arithmetic: no clock, no files. CPU is fluid, and a task that could use less
-// than its share (policy.Task.CapCores) leaves the rest to the others.
+// It is pure arithmetic: no clock, no files. CPU is fluid, and a task that cannot use
+// its share (policy.Task.CapCores) leaves the rest to the others.
 package twin
 
 import (
@@ -19,11 +18,11 @@ import (
 	"github.com/ebbtide/ebbtide/internal/waterfill"
 )
 
-// rounding is the relative error that sums may have.
+// rounding is the relative rounding error of sums.
 const rounding = 1e-9
 
-// Left returns what the twin of a task still has to do: 0 if it has ended, and +Inf if
-// the task's size is not known.
+// Left returns the remaining work of a task's twin: 0 if it has ended, +Inf if the
+// task's size is unknown.
 func Left(t policy.Task) policy.CPUSeconds {
 	size := t.CPUS
 	switch {
@@ -39,9 +38,8 @@ func Left(t policy.Task) policy.CPUSeconds {
 	return 0
 }
 
-// Advance lets the twins of training tasks run on so many cores for a time in seconds,
-// and adds what each of them gets to its FairCPUS. A twin that ends leaves its share to
-// the others from that moment on.
+// Advance runs the twins on cores for a time in seconds and adds what each gets to its
+// FairCPUS. A twin that ends leaves its share to the others at once.
 func Advance(tasks []policy.Task, cores policy.Cores, seconds float64) {
 	r := newRun(tasks)
 	for seconds > 0 {
@@ -50,13 +48,13 @@ func Advance(tasks []policy.Task, cores policy.Cores, seconds float64) {
 			return
 		}
 		step = min(step, seconds)
-		r.pass(step)
+		r.advance(step)
 		seconds -= step
 	}
 }
 
-// Due returns how long the twin of a task still runs if no task joins, in seconds; +Inf
-// if that is not known.
+// Due returns the seconds until the twin of task i ends if no task joins; +Inf if
+// unknown.
 func Due(tasks []policy.Task, i int, cores policy.Cores) float64 {
 	r := newRun(append([]policy.Task(nil), tasks...))
 	for now := 0.0; ; {
@@ -67,12 +65,11 @@ func Due(tasks []policy.Task, i int, cores policy.Cores) float64 {
 		if !some || math.IsInf(step, 1) {
 			return math.Inf(1)
 		}
-		r.pass(step)
+		r.advance(step)
 		now += step
 	}
 }
 
-// run is a node of twins.
 type run struct {
 	tasks []policy.Task
 	left  []float64
@@ -89,8 +86,8 @@ func newRun(tasks []policy.Task) run {
 	return r
 }
 
-// next sets the rates of the twins and returns when the next one ends, in seconds; false
-// if none runs.
+// next sets the rates of the twins and returns the seconds until the next one ends;
+// false if none runs.
 func (r *run) next(cores policy.Cores) (ends float64, some bool) {
 	claims := make([]waterfill.Claim, len(r.tasks))
 	for i, t := range r.tasks {
@@ -114,8 +111,7 @@ func (r *run) next(cores policy.Cores) (ends float64, some bool) {
 	return ends, some && cores > 0
 }
 
-// pass lets time pass.
-func (r *run) pass(seconds float64) {
+func (r *run) advance(seconds float64) {
 	for i, rate := range r.rate {
 		got := rate * seconds
 		if rest := r.left[i] - got; math.IsInf(rest, 1) || rest > r.left[i]*rounding {

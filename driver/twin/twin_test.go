@@ -32,7 +32,7 @@ func TestAdvance(t *testing.T) {
 	}
 	Advance(tasks, 5, 5)
 	must.Eq(t, []policy.CPUSeconds{5, 10, 5, 25, 6, 0}, fair())
-	// Short and ghost end after 5 s more; then double and unknown have 5 cores.
+	// Short and ghost end after another 5 s; then double and unknown share 5 cores.
 	Advance(tasks, 5, 8)
 	must.Eq(t, []policy.CPUSeconds{10, 30, 15, 30, 6, 0}, fair())
 	must.Zero(t, Left(tasks[3]))
@@ -48,7 +48,6 @@ func TestAdvance(t *testing.T) {
 	must.Eq(t, []policy.CPUSeconds{10, 30, 15, 30, 6, 0}, fair())
 }
 
-// A task that cannot use its share leaves the rest to the others.
 func TestAdvance_cap(t *testing.T) {
 	tasks := []policy.Task{{ID: "a", Entitlement: 1, CapCores: 1}, {ID: "b", Entitlement: 1}}
 	Advance(tasks, 4, 10)
@@ -56,8 +55,8 @@ func TestAdvance_cap(t *testing.T) {
 	must.Eq(t, 30, tasks[1].FairCPUS)
 }
 
-// However time is cut, the twins come to the same, they get what there is, and no more
-// than their size.
+// The result is independent of the steps; twins get all CPU, but no more than their
+// size.
 func TestAdvance_cut(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

@@ -1,13 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package watchdog thaws a frozen task when its lease ends, should the plugin not be there
-// to do it: one small process for each frozen task, the plugin's binary started again.
+// Package watchdog thaws a frozen task when its lease expires, even if the plugin is
+// gone: one small process per frozen task, running the plugin's binary.
 //
-// It talks to nobody. The record of the task (package private) says which freeze is in
-// force and until when, and is read again and again: a lease that was extended is
-// honoured, and a task that was released needs no watchdog. So a plugin that was
-// restarted may start another one, and neither disturbs the other.
+// The watchdog polls the task's record (package private), which holds the freeze in
+// force and its expiry. So it honours renewals, ends when the task is released, and any
+// number of watchdogs of one task are harmless.
 package watchdog
 
 import (
@@ -27,15 +26,14 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// arg is the first argument of a watchdog. The allocation's directory, the task's name and its
-// ID follow.
+// arg is a watchdog's first argument, followed by the allocation's directory, the
+// task's name and its ID.
 const arg = "freeze-watchdog"
 
-// every is how often the record is read.
-const every = time.Second
+const pollInterval = time.Second
 
-// It begins before main, as Nomad's executor does: whatever program the package is in, the
-// watchdog is a small process without the rest.
+// The watchdog runs before main, as Nomad's executor does, so that it stays small in
+// any program.
 func init() {
 	if len(os.Args) != 5 || os.Args[1] != arg {
 		return
@@ -46,9 +44,9 @@ func init() {
 	os.Exit(0)
 }
 
-// Start starts a watchdog over the freeze that is recorded of a task for run, its ID in
-// Nomad, and returns once it watches. It outlives this process, and ends when the
-// record says that the task is not frozen any more.
+// Start starts a watchdog for the recorded freeze of a task with Nomad's ID run, and
+// returns once it watches. The watchdog outlives this process and ends once the record
+// has no freeze.
 func Start(ctx context.Context, allocDir, task, run string) error {
 	cmd := exec.Command("/proc/self/exe", arg, allocDir, task, run)
 	cmd.Args[0] = os.Args[0]
@@ -56,8 +54,8 @@ func Start(ctx context.Context, allocDir, task, run string) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	out, err := cmd.StdoutPipe()
 	if err == nil {
-		// What the agent let us inherit is not for a process that outlives both. Linux
-		// before 5.11 cannot do this.
+		// Do not pass on descriptors inherited from the agent; fails on Linux before
+		// 5.11.
 		_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 		err = cmd.Start()
 	}
@@ -82,8 +80,6 @@ func Start(ctx context.Context, allocDir, task, run string) error {
 	return nil
 }
 
-// watch returns when the task is thawed, by us or by others. It writes a byte to ready once
-// it knows what to watch.
 func watch(allocDir, task, run string, ready io.Writer) error {
 	plugin := os.Getppid()
 	record, err := private.Load(allocDir, task)
@@ -96,13 +92,13 @@ func watch(allocDir, task, run string, ready io.Writer) error {
 		return err
 	}
 	for f != nil && f.Run == run {
-		// A plugin that died while its task saved will not finish that.
+		// A plugin that died during the task's save will not finish it.
 		abandoned := f.State == status.MoveSaving && f.Until.Equal(first) && os.Getppid() != plugin
 		if (abandoned || !time.Now().Before(f.Until)) && limits.Thaw(f.Cgroup) == nil {
-			break // the record stays, for a plugin that comes back
+			break // the record stays, for a restarted plugin
 		}
-		time.Sleep(min(every, max(time.Until(f.Until), every/100)))
-		if now, err := private.Load(allocDir, task); err == nil { // otherwise what was read before holds
+		time.Sleep(min(pollInterval, max(time.Until(f.Until), pollInterval/100)))
+		if now, err := private.Load(allocDir, task); err == nil { // otherwise the last record holds
 			f = now.Frozen
 		}
 	}

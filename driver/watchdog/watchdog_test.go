@@ -27,8 +27,6 @@ import (
 )
 
 const (
-	// helperEnv makes the test binary a helper process instead, and dirEnv is the
-	// allocation's directory for it.
 	helperEnv = "EBBTIDE_WATCHDOG_HELPER"
 	dirEnv    = "EBBTIDE_WATCHDOG_DIR"
 
@@ -42,9 +40,9 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(helperEnv) {
 	case "":
 		os.Exit(m.Run())
-	case "task": // answers while it is not frozen
+	case "task": // answers while not frozen
 		_, _ = io.Copy(os.Stdout, os.Stdin)
-	case "plugin": // starts a watchdog, and is killed
+	case "plugin": // starts a watchdog and is killed
 		if err := Start(context.Background(), os.Getenv(dirEnv), taskName, run); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -54,7 +52,6 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// helper starts the test binary as a helper process, in a process group of its own.
 func helper(t *testing.T, kind, dir string) (cmd *exec.Cmd, stdin io.Writer, stdout io.Reader) {
 	cmd = exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), helperEnv+"="+kind, dirEnv+"="+dir)
@@ -72,7 +69,6 @@ func helper(t *testing.T, kind, dir string) (cmd *exec.Cmd, stdin io.Writer, std
 	return cmd, stdin, stdout
 }
 
-// task is a process in a cgroup of its own, with a record.
 type task struct {
 	*testing.T
 	cgroup *limits.Cgroup
@@ -112,7 +108,7 @@ func newTask(t *testing.T) *task {
 	must.NoError(t, err)
 	t.Cleanup(func() { _ = tk.cgroup.Kill() })
 	tk.stdin, tk.stdout = stdin, stdout
-	tk.answers()
+	tk.waitRunning()
 	return tk
 }
 
@@ -120,8 +116,7 @@ func eventually(f func() bool) *wait.Constraint {
 	return wait.InitialSuccess(wait.BoolFunc(f), wait.Timeout(time.Minute), wait.Gap(10*time.Millisecond))
 }
 
-// answers waits until the task runs.
-func (t *task) answers() {
+func (t *task) waitRunning() {
 	t.Helper()
 	_, err := t.stdin.Write([]byte{'x'})
 	must.NoError(t, err)
@@ -129,8 +124,7 @@ func (t *task) answers() {
 	must.NoError(t, err)
 }
 
-// records records that it is frozen.
-func (t *task) records(run string, until time.Time) {
+func (t *task) recordFreeze(run string, until time.Time) {
 	t.Helper()
 	rec := private.Record{Frozen: &private.Frozen{Run: run, Cgroup: t.cgroup.FreezerDir(), Until: until}}
 	must.NoError(t, rec.Save(t.dir, taskName))
@@ -150,21 +144,19 @@ func (t *task) frozen() bool {
 	return frozen
 }
 
-// thawedAt waits until it is thawed, which must not be before its time.
-func (t *task) thawedAt(until time.Time) {
+// waitThawed waits until the task is thawed and fails if that is before its time.
+func (t *task) waitThawed(until time.Time) {
 	t.Helper()
 	must.Wait(t, eventually(func() bool { return !t.frozen() }))
 	must.False(t, time.Now().Before(until), must.Sprint("it was thawed within its lease"))
 	if !until.IsZero() {
 		t.Logf("thawed %v after the end of its lease", time.Since(until))
 	}
-	t.answers()
+	t.waitRunning()
 }
 
-// record is the file with the task's record.
 func (t *task) record() string { return filepath.Join(t.dir, private.DirName, taskName+".record") }
 
-// watchdogs are the processes that watch the task.
 func (t *task) watchdogs() (pids []string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -178,20 +170,19 @@ func (t *task) watchdogs() (pids []string) {
 	return pids
 }
 
-// end waits until nothing watches the task any more.
-func (t *task) end() {
+func (t *task) waitForEnd() {
 	t.Helper()
 	must.Wait(t, eventually(func() bool { return len(t.watchdogs()) == 0 }))
 }
 
-// The plugin is killed with all of its process group: the task is thawed when its lease
-// ends. The lease may have been extended before, and a second watchdog does not matter.
+// The plugin's process group is killed: the task is thawed when its lease expires, also
+// a renewed one, and with two watchdogs.
 func TestWatchdog_pluginKilled(t *testing.T) {
 	for name, extended := range map[string]time.Duration{"lease": 0, "extended lease": lease} {
 		t.Run(name, func(t *testing.T) {
 			tk := newTask(t)
 			until := time.Now().Add(lease)
-			tk.records(run, until)
+			tk.recordFreeze(run, until)
 			plugin, _, stdout := helper(t, "plugin", tk.dir)
 			_, err := io.ReadFull(stdout, make([]byte, len("started\n")))
 			must.NoError(t, err)
@@ -200,18 +191,18 @@ func TestWatchdog_pluginKilled(t *testing.T) {
 			if extended > 0 {
 				must.NoError(t, Start(t.Context(), tk.dir, taskName, run))
 				until = until.Add(extended)
-				tk.records(run, until)
+				tk.recordFreeze(run, until)
 			}
 			must.NoError(t, unix.Kill(-plugin.Process.Pid, unix.SIGKILL))
 			_ = plugin.Wait()
 			must.True(t, tk.frozen())
-			tk.thawedAt(until)
-			tk.end()
+			tk.waitThawed(until)
+			tk.waitForEnd()
 		})
 	}
 }
 
-// The plugin is killed just when it has frozen the task, and has not recorded it.
+// The plugin is killed between freezing the task and recording it.
 func TestWatchdog_pluginKilledWhileFreezing(t *testing.T) {
 	tk := newTask(t)
 	rec := private.Record{Frozen: &private.Frozen{Run: run, Cgroup: tk.cgroup.FreezerDir(), State: status.MoveSaving, Until: time.Now().Add(time.Hour)}}
@@ -222,43 +213,42 @@ func TestWatchdog_pluginKilledWhileFreezing(t *testing.T) {
 	tk.freeze()
 	must.NoError(t, unix.Kill(-plugin.Process.Pid, unix.SIGKILL))
 	_ = plugin.Wait()
-	tk.thawedAt(time.Time{})
-	tk.end()
+	tk.waitThawed(time.Time{})
+	tk.waitForEnd()
 }
 
-// A watchdog ends, and leaves the task alone, when it is not its freeze any more.
+// A watchdog ends, without thawing, once its freeze is released.
 func TestWatchdog_released(t *testing.T) {
 	for name, change := range map[string]func(*task){
 		"released":     func(t *task) { must.NoError(t, private.Record{}.Save(t.dir, taskName)) },
-		"another run":  func(t *task) { t.records("alloc/train/2", time.Now()) },
+		"another run":  func(t *task) { t.recordFreeze("alloc/train/2", time.Now()) },
 		"disk removed": func(t *task) { must.NoError(t, os.RemoveAll(filepath.Join(t.dir, private.DirName))) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			tk := newTask(t)
-			tk.records(run, time.Now().Add(time.Hour))
+			tk.recordFreeze(run, time.Now().Add(time.Hour))
 			must.NoError(t, Start(t.Context(), tk.dir, taskName, run))
 			must.Eq(t, 1, len(tk.watchdogs()))
 			tk.freeze()
 			change(tk)
-			tk.end()
+			tk.waitForEnd()
 			must.True(t, tk.frozen())
 		})
 	}
 }
 
-// What was known holds when the record cannot be read any more.
 func TestWatchdog_unreadable(t *testing.T) {
 	tk := newTask(t)
 	until := time.Now().Add(lease)
-	tk.records(run, until)
+	tk.recordFreeze(run, until)
 	must.NoError(t, Start(t.Context(), tk.dir, taskName, run))
 	tk.freeze()
 	must.NoError(t, os.WriteFile(tk.record(), []byte("{"), 0o600))
-	tk.thawedAt(until)
-	tk.end()
+	tk.waitThawed(until)
+	tk.waitForEnd()
 }
 
-// Nothing is frozen without a watchdog, so that one which does not begin must be told.
+// A watchdog that does not start is an error: no task is frozen without one.
 func TestWatchdog_doesNotStart(t *testing.T) {
 	tk := &task{T: t, dir: t.TempDir()}
 	must.ErrorContains(t, Start(t.Context(), tk.dir, taskName, run), "waiting for the watchdog")
@@ -268,13 +258,13 @@ func TestWatchdog_doesNotStart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	must.ErrorIs(t, Start(ctx, tk.dir, taskName, run), context.Canceled)
-	tk.end()
+	tk.waitForEnd()
 }
 
-// Its own session, and nothing of the plugin's but the three streams.
-func TestWatchdog_apart(t *testing.T) {
+// The watchdog has its own session and inherits only the three streams.
+func TestWatchdog_isolated(t *testing.T) {
 	tk := newTask(t)
-	tk.records(run, time.Now().Add(time.Hour))
+	tk.recordFreeze(run, time.Now().Add(time.Hour))
 	must.NoError(t, Start(t.Context(), tk.dir, taskName, run))
 	pid := tk.watchdogs()[0]
 	n, err := strconv.Atoi(pid)
@@ -294,5 +284,5 @@ func TestWatchdog_apart(t *testing.T) {
 		must.True(t, ours || strings.HasPrefix(target, tk.dir), must.Sprintf("%s → %s", fd, target))
 	}
 	must.NoError(t, private.Record{}.Save(tk.dir, taskName))
-	tk.end()
+	tk.waitForEnd()
 }

@@ -1,9 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package fields holds errors that name a field of an input by its path, such as
-// "tasks[2].growth: must be ≥ 0, got -1", and collects them, so that people see
-// everything that is wrong at once.
+// Package fields collects errors that name fields of an input by path, such as
+// "tasks[2].growth: must be ≥ 0, got -1", so that all are reported at once.
 package fields
 
 import (
@@ -13,15 +12,15 @@ import (
 	"strings"
 )
 
-// Error is one thing that is wrong with one field.
+// Error is an error of one field.
 type Error struct {
-	// Path names the field: "tasks[2].growth". Empty for the input as a whole.
+	// Path names the field: "tasks[2].growth"; "" is the input as a whole.
 	Path string
-	// Problem says what is wrong, what is allowed and what was got.
+	// Problem is what is wrong, what is allowed, and the value.
 	Problem string
 }
 
-// Error returns "path: problem", or the bare problem when there is no path.
+// Error returns "path: problem", or the problem without a path.
 func (e Error) Error() string {
 	if e.Path == "" {
 		return e.Problem
@@ -29,11 +28,10 @@ func (e Error) Error() string {
 	return e.Path + ": " + e.Problem
 }
 
-// Errors collects field errors in the order in which they were found. The zero
-// value is empty and ready to use.
+// Errors collects field errors in order. The zero value is ready to use.
 type Errors []Error
 
-// Error returns all errors, one a line.
+// Error returns all errors, one per line.
 func (es Errors) Error() string {
 	lines := make([]string, len(es))
 	for i, e := range es {
@@ -42,7 +40,7 @@ func (es Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap returns the errors one by one, for errors.Is and errors.As.
+// Unwrap is for errors.Is and errors.As.
 func (es Errors) Unwrap() []error {
 	out := make([]error, len(es))
 	for i, e := range es {
@@ -51,13 +49,12 @@ func (es Errors) Unwrap() []error {
 	return out
 }
 
-// Add notes an error of the field at path.
 func (es *Errors) Add(path, format string, args ...any) {
 	*es = append(*es, Error{Path: path, Problem: fmt.Sprintf(format, args...)})
 }
 
-// Err returns the collected errors, or nil when there is none: an empty Errors
-// must not become a non-nil error.
+// Err returns the errors, or nil if there are none: an empty Errors must not become a
+// non-nil error.
 func (es Errors) Err() error {
 	if len(es) == 0 {
 		return nil
@@ -65,9 +62,8 @@ func (es Errors) Err() error {
 	return es
 }
 
-// Merge appends those of more whose field has no error in es yet, neither itself
-// nor a field that holds it: what could not be read needs no second complaint
-// about the value it does not have.
+// Merge appends the errors of more whose field, and its ancestors, have no error in es
+// yet.
 func (es *Errors) Merge(more Errors) {
 	seen := make(map[string]bool, len(*es))
 	for _, e := range *es {
@@ -80,7 +76,6 @@ func (es *Errors) Merge(more Errors) {
 	}
 }
 
-// covered says whether path or one of its ancestors is in seen.
 func covered(seen map[string]bool, path string) bool {
 	for {
 		if seen[path] {
@@ -94,8 +89,8 @@ func covered(seen map[string]bool, path string) bool {
 	}
 }
 
-// Member returns the path of the member called name of the object at path.
-// A name that would make the path unreadable is quoted: `tasks[0]["a b"]`.
+// Member returns the path of a member of the object at path. An unusual name is quoted:
+// `tasks[0]["a b"]`.
 func Member(path, name string) string {
 	switch {
 	case !plain(name):
@@ -107,8 +102,8 @@ func Member(path, name string) string {
 	}
 }
 
-// Under puts the errors of a document below the field at path, where it stood; those of
-// the document as a whole name the field already.
+// Under prefixes the errors' paths with path; errors of the document as a whole have it
+// already.
 func (es Errors) Under(path string) Errors {
 	out := make(Errors, len(es))
 	for i, e := range es {
@@ -134,11 +129,9 @@ func plain(name string) bool {
 	return name != ""
 }
 
-// Finite says whether x is a number that is not infinite.
+// Finite reports whether x is neither NaN nor infinite.
 func Finite[T ~float64](x T) bool { return !math.IsNaN(float64(x)) && !math.IsInf(float64(x), 0) }
 
-// NonNegative says whether x is finite and ≥ 0.
 func NonNegative[T ~float64](x T) bool { return x >= 0 && Finite(x) }
 
-// Positive says whether x is finite and > 0.
 func Positive[T ~float64](x T) bool { return x > 0 && Finite(x) }

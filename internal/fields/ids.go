@@ -3,13 +3,13 @@
 
 package fields
 
-// IDs checks that the elements of a list have names, each its own.
+// IDs checks that the elements of a list have unique IDs.
 type IDs struct {
 	List  string // path of the list: "tasks"
 	first map[string]int
 }
 
-// Check looks at the id of element i. Elements come in order.
+// Check checks the ID of element i; call it in order.
 func (d *IDs) Check(errs *Errors, i int, id string) {
 	at := Member(Index(d.List, i), "id")
 	switch j, repeated := d.first[id]; {

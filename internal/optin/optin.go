@@ -1,8 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package optin reads what a job's meta says of moves: which of the shim's policies may move
-// it, and how often. The driver checks it before a task starts; the shim goes by it.
+// Package optin parses a job's consent to moves in its meta: by which of the shim's
+// policies, and how often. The driver validates it before a task starts; the shim obeys
+// it.
 package optin
 
 import (
@@ -12,13 +13,11 @@ import (
 	"time"
 )
 
-// The keys of a job's meta.
 const (
 	Migrate  = "ebbtide_migrate"
 	Cooldown = "ebbtide_cooldown"
 )
 
-// The shim's policies.
 const (
 	Relocate        = "relocate"
 	FlowConPlace    = "flowcon-place"
@@ -26,11 +25,11 @@ const (
 	SpeConRebalance = "specon-rebalance"
 )
 
-// All returns the policies, in the order in which a task meets them.
+// All returns the policies in the order in which they apply to a task.
 func All() []string { return []string{Relocate, FlowConPlace, SpeConMigrate, SpeConRebalance} }
 
-// Policies reads which policies may move a job: all ("true"), none ("false"), or those that
-// are named, separated by commas.
+// Policies parses the policies that may move a job: all ("true"), none ("false"), or
+// names separated by commas.
 func Policies(value string) ([]string, error) {
 	switch value {
 	case "true":
@@ -49,14 +48,13 @@ func Policies(value string) ([]string, error) {
 	return names, nil
 }
 
-// longest is the longest cooldown: a year.
-const longest = 365 * 24 * time.Hour
+const maxCooldown = 365 * 24 * time.Hour
 
-// ReadCooldown reads the least time between two moves of a job.
+// ReadCooldown parses the minimum time between two moves of a job.
 func ReadCooldown(value string) (time.Duration, error) {
 	d, err := time.ParseDuration(value)
-	if err != nil || d < 0 || d > longest {
-		return 0, fmt.Errorf("must be a duration from 0s to %v, such as 1h, got %q", longest, value)
+	if err != nil || d < 0 || d > maxCooldown {
+		return 0, fmt.Errorf("must be a duration from 0s to %v, such as 1h, got %q", maxCooldown, value)
 	}
 	return d, nil
 }

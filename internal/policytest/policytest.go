@@ -14,8 +14,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// Decide decides, and checks that the input does not change, that the same input gives
-// the same output, to the byte, and that every number of it fits into JSON.
+// Decide decides, and checks that the input is unchanged, the output deterministic, and
+// every number valid in JSON.
 func Decide[In, Out any](t must.T, decide func(In) Out, in In) Out {
 	t.Helper()
 	text := func(v any) string {
@@ -30,8 +30,8 @@ func Decide[In, Out any](t must.T, decide func(In) Out, in In) Out {
 	return out
 }
 
-// Example checks that a query's example is valid and a decision by a rule of its own,
-// and that what is missing in an input is told.
+// Example checks that a query's example is valid and yields one of its own rules, and
+// that missing fields are reported.
 func Example(t must.T, q policy.Query) {
 	t.Helper()
 	must.NotEq(t, "", q.Synopsis)
@@ -47,8 +47,8 @@ func Example(t must.T, q policy.Query) {
 	must.ErrorContains(t, err, "is missing")
 }
 
-// Entitled checks that only the ratios of entitlements count: the same decisions come
-// out if all are multiplied by factor, and if all tasks are listed the other way round.
+// Entitled checks that scaling all entitlements, or reversing the tasks, changes no
+// decision.
 func Entitled(t must.T, decide func(policy.Snapshot) policy.Outcome, s policy.Snapshot, factor float64) {
 	t.Helper()
 	scaled := s
@@ -66,7 +66,7 @@ func Entitled(t must.T, decide func(policy.Snapshot) policy.Outcome, s policy.Sn
 	Same(t, decide(s), other)
 }
 
-// Same checks that two outcomes differ in no more than the last bits of sums.
+// Same checks that two outcomes are equal up to rounding.
 func Same(t must.T, one, other policy.Outcome) {
 	t.Helper()
 	for i, d := range one.Tasks {

@@ -1,13 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package strictjson decodes JSON documents that people write by hand and gives
-// them every error at once, each with the path of its field: unknown fields,
-// missing ones, repeated ones, wrong types, numbers that are not finite, data
-// after the end.
+// Package strictjson decodes handwritten JSON and reports every error at once with its
+// field's path: unknown, missing and repeated fields, wrong types, numbers that are not
+// finite, trailing data.
 //
-// It differs from encoding/json, which stops at the first error, forgives missing
-// and repeated fields, and matches names without regard to case.
+// encoding/json stops at the first error, accepts missing and repeated fields, and
+// ignores the case of names.
 package strictjson
 
 import (
@@ -24,19 +23,16 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Decode reads the one document in data into the struct that into points to and
-// validates it. Errors that concern the document as a whole call it by name, such
-// as "snapshot". Names of fields come from the `json` tags; every field must be given except
-// those tagged `strict:"optional"`, which keep the value they have; null is
-// allowed where the field is a pointer. Types that implement json.Unmarshaler
-// decode themselves.
+// Decode decodes the document in data into the struct at into and validates it. Errors
+// of the document as a whole call it by name, such as "snapshot". Fields are named by
+// `json` tags and required, except those tagged `strict:"optional"`, which keep their
+// value; pointers may be null. Types that implement json.Unmarshaler decode themselves.
 //
-// If into has a method Validate() error, it is called as well, whatever errors
-// there were, so that all of them are reported; those of fields that could not be
-// read are left out.
+// A method Validate() error of into is always called, so that all errors are reported;
+// those of unreadable fields are dropped.
 //
-// The error is a fields.Errors. After a syntax error it holds nothing else. An into
-// with a field of a kind that JSON snapshots do not have is a bug, and panics.
+// The error is a fields.Errors; after a syntax error it has nothing else. Decode panics
+// if into has a field of an unsupported kind.
 func Decode(name string, data []byte, into any) error {
 	var rules Rules
 	if v, ok := into.(interface{ Validate() error }); ok {
@@ -45,12 +41,12 @@ func Decode(name string, data []byte, into any) error {
 	return DecodeBy(name, data, into, rules)
 }
 
-// Rules are what a caller asks of a document beyond its type.
+// Rules are a caller's requirements beyond the type.
 type Rules struct {
-	// Needs lists optional fields that must be given all the same, by their path
-	// without indexes: "tasks[].growth".
+	// Needs lists optional fields that are required nevertheless, by path without
+	// indexes: "tasks[].growth".
 	Needs []string
-	// Validate is called when the document has been read, whatever errors there were.
+	// Validate is called after decoding, whatever errors there were.
 	Validate func() error
 }
 
@@ -85,22 +81,18 @@ func DecodeBy(name string, data []byte, into any, rules Rules) error {
 	return b.errs.Err()
 }
 
-// binder stores a document in a Go value.
 type binder struct {
 	errs  fields.Errors
 	needs []string
 }
 
-// index is that of an element in the path of a field.
 var index = regexp.MustCompile(`\[\d+\]`)
 
-// needed says whether a field must be given.
 func (b *binder) needed(field reflect.StructField, path string) bool {
 	return field.Tag.Get("strict") != "optional" ||
 		len(b.needs) > 0 && slices.Contains(b.needs, index.ReplaceAllString(path, "[]"))
 }
 
-// merge adds the errors of a Validate method to errs.
 func merge(errs *fields.Errors, err error) {
 	if err == nil {
 		return
@@ -112,7 +104,6 @@ func merge(errs *fields.Errors, err error) {
 	errs.Merge(more)
 }
 
-// bind stores n in v, noting what does not fit.
 func (b *binder) bind(n *node, v reflect.Value, path string) {
 	if u, ok := v.Addr().Interface().(json.Unmarshaler); ok {
 		if n.kind == kindNumber && !finite(n) {
@@ -168,7 +159,7 @@ func (b *binder) bind(n *node, v reflect.Value, path string) {
 			return
 		}
 		v.SetUint(i)
-	default: // an integer: kindOf lets nothing else through
+	default: // an integer: kindOf allows nothing else
 		i, err := strconv.ParseInt(string(n.raw), 10, 64)
 		if err != nil || v.OverflowInt(i) {
 			b.errs.Add(path, "must be a whole number, got %s", n.raw)
@@ -200,7 +191,7 @@ func (b *binder) bindStruct(n *node, v reflect.Value, path string) {
 			b.errs.Add(fields.Member(path, name), "is missing")
 		}
 	}
-	for _, m := range n.members { // not over given: the order must not depend on chance
+	for _, m := range n.members { // in document order, for determinism
 		if _, left := given[m.name]; left {
 			b.errs.Add(fields.Member(path, m.name), "unknown field, must be one of: %s", strings.Join(names, ", "))
 		}
@@ -216,7 +207,6 @@ func (b *binder) bindMap(n *node, v reflect.Value, path string) {
 	}
 }
 
-// kindOf returns the kind of value that fits a Go type.
 func kindOf(t reflect.Type) kind {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
@@ -236,7 +226,6 @@ func kindOf(t reflect.Type) kind {
 
 func finite(n *node) bool { return !math.IsNaN(n.number) && !math.IsInf(n.number, 0) }
 
-// describe says what was got, with the value where it is short.
 func describe(n *node) string {
 	switch n.kind {
 	case kindNull, kindArray, kindObject:

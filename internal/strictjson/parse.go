@@ -15,8 +15,7 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// maxDepth bounds the nesting of a document. No snapshot needs more than a few
-// levels; a bound keeps hostile input from growing the stack.
+// maxDepth bounds the nesting, and so the stack, for hostile input.
 const maxDepth = 64
 
 type kind int
@@ -30,19 +29,18 @@ const (
 	kindObject
 )
 
-// String names a kind as the error messages do.
+// String names a kind as in error messages.
 func (k kind) String() string {
 	return [...]string{"null", "a bool", "a number", "a string", "a list", "an object"}[k]
 }
 
-// node is one value of a parsed document.
 type node struct {
 	kind    kind
 	raw     []byte  // as written
-	number  float64 // NaN and ±Inf where the document says so, or a number is too large
+	number  float64 // NaN and ±Inf if the document has them, or the number is too large
 	str     string
 	items   []*node
-	members []member // in the order of the document, without repetitions
+	members []member // in order, without repetitions
 }
 
 type member struct {
@@ -50,19 +48,16 @@ type member struct {
 	value *node
 }
 
-// parser reads one JSON document (RFC 8259) into nodes. It differs from
-// encoding/json in four ways, all of them to give better complaints: it knows the
-// path at which it is; it reads NaN and Infinity, which many programs write, as
-// numbers that are refused later, so that the other errors are found too; it
-// notes names given twice; and it refuses invalid UTF-8, which encoding/json
+// parser parses a JSON document (RFC 8259) into nodes. Unlike encoding/json, for better
+// errors, it tracks the path, accepts NaN and Infinity as numbers that are refused
+// later, reports repeated names, and refuses invalid UTF-8, which encoding/json
 // replaces (two different ids could become one).
 type parser struct {
 	data []byte
 	pos  int
-	errs fields.Errors // what is wrong but does not keep us from reading on
+	errs fields.Errors // errors that do not prevent further parsing
 }
 
-// syntaxError is where the parser gave up.
 type syntaxError struct {
 	path    string
 	pos     int
@@ -75,7 +70,6 @@ func (p *parser) fail(path, format string, args ...any) error {
 	return &syntaxError{path: path, pos: p.pos, problem: fmt.Sprintf(format, args...)}
 }
 
-// document reads the only value of the document.
 func (p *parser) document() (*node, error) {
 	p.space()
 	if p.pos == len(p.data) {
@@ -187,7 +181,6 @@ func (p *parser) array(path string, depth int) (*node, error) {
 	}
 }
 
-// str reads a string. Its escapes are left to encoding/json.
 func (p *parser) str(path string) (string, error) {
 	start := p.pos
 	for i := start + 1; i < len(p.data); i++ {
@@ -210,8 +203,7 @@ func (p *parser) str(path string) (string, error) {
 	return "", p.fail(path, "holds a string that does not end")
 }
 
-// word reads what is neither string nor list nor object: a run of characters up
-// to the next one that has a meaning of its own.
+// word parses what is neither string nor list nor object, up to the next delimiter.
 func (p *parser) word(path string) (*node, error) {
 	start := p.pos
 	end := start
@@ -233,11 +225,11 @@ func (p *parser) word(path string) (*node, error) {
 			n.kind = kindNull
 		case text == "true", text == "false":
 			n.kind = kindBool
-		case json.Valid(p.data[start:end]): // nothing but a number is left
-			// Too large a number comes back as ±Inf and is refused as such.
+		case json.Valid(p.data[start:end]): // only a number remains
+			// Too large a number becomes ±Inf and is refused as such.
 			n.number, _ = strconv.ParseFloat(text, 64)
 			if n.number == 0 {
-				n.number = 0 // −0 would only look odd
+				n.number = 0 // −0 would look odd
 			}
 		default:
 			return nil, p.fail(path, "expected a value, got %s", p.glimpse())
@@ -253,7 +245,6 @@ func (p *parser) space() {
 	}
 }
 
-// peek returns the next character, 0 at the end.
 func (p *parser) peek() byte {
 	if p.pos == len(p.data) {
 		return 0
@@ -269,7 +260,6 @@ func (p *parser) accept(c byte) bool {
 	return false
 }
 
-// glimpse quotes what comes next, for messages.
 func (p *parser) glimpse() string {
 	if p.pos == len(p.data) {
 		return "the end of the document"
@@ -277,7 +267,6 @@ func (p *parser) glimpse() string {
 	return clip(p.data[p.pos:])
 }
 
-// clip quotes the beginning of b.
 func clip(b []byte) string {
 	if len(b) > 20 {
 		return strconv.Quote(string(b[:20])) + "…"
@@ -285,7 +274,7 @@ func clip(b []byte) string {
 	return strconv.Quote(string(b))
 }
 
-// place returns the line and column of a position, from 1, in characters.
+// place returns line and column of a position, from 1, in characters.
 func place(data []byte, pos int) (line, column int) {
 	before := data[:pos]
 	line = 1 + bytes.Count(before, []byte("\n"))

@@ -16,7 +16,6 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// document has a field of every kind.
 type document struct {
 	Name  string             `json:"name"`
 	Size  float64            `json:"size"`
@@ -36,7 +35,6 @@ type item struct {
 	N  int64  `json:"n" strict:"optional"`
 }
 
-// color decodes itself.
 type color string
 
 func (c *color) UnmarshalJSON(data []byte) error {
@@ -47,7 +45,7 @@ func (c *color) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Validate complains about what a missing id leaves, too.
+// Validate also reports the consequence of a missing id.
 func (d *document) Validate() error {
 	var errs fields.Errors
 	if d.Size < 0 {
@@ -63,7 +61,6 @@ func (d *document) Validate() error {
 
 const valid = `{"name": "a", "size": 1.5, "count": -3, "on": true, "maybe": null, "items": [{"id": "x", "n": 2}]}`
 
-// with returns the valid document with one thing replaced.
 func with(old, new string) string { return strings.Replace(valid, old, new, 1) }
 
 func TestDecode(t *testing.T) {
@@ -88,17 +85,14 @@ func TestDecode(t *testing.T) {
 	must.Eq(t, map[string]float64{"a": 1, "b c": 2}, d.Sizes)
 	must.Eq(t, "é\n", *d.Note)
 
-	// Optional fields that are not given keep their defaults.
 	d = document{Color: "blue"}
 	must.NoError(t, Decode("snapshot", []byte(valid), &d))
 	must.Eq(t, "blue", string(d.Color))
 
-	// An empty list is a list.
 	d = document{}
 	must.NoError(t, Decode("snapshot", []byte(with(`[{"id": "x", "n": 2}]`, `[]`)), &d))
 	must.NotNil(t, d.Items)
 
-	// −0 is 0.
 	must.NoError(t, Decode("snapshot", []byte(with("1.5", "-0.0")), &d))
 	must.False(t, math.Signbit(d.Size))
 }
@@ -188,7 +182,6 @@ func TestDecode_errors(t *testing.T) {
 	}
 }
 
-// plain has a Validate that knows no fields.
 type plain struct{}
 
 func (*plain) Validate() error { return errors.New("out of order") }
@@ -205,8 +198,8 @@ func TestDecode_unsupported(t *testing.T) {
 	_ = Decode("snapshot", []byte(`{"c": 1}`), &d)
 }
 
-// FuzzDecode checks that nothing makes the decoder panic, that it accepts only what
-// encoding/json accepts as well, and that both read the same.
+// FuzzDecode checks that the decoder never panics, and accepts only what encoding/json
+// accepts, with the same result.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		valid, "", "{}", "[]", "null", `{"size": NaN}`, `{"size": 1e999}`, `{"name": "\ud800\u0000"}`, "{\"name\": \"\xff\"}",
@@ -242,8 +235,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzParse compares the parser with encoding/json: what is no JSON there must be
-// refused here, and the other way round but for the differences that are wanted.
+// FuzzParse compares the parser with encoding/json: both accept the same documents,
+// apart from intended differences.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		valid, "", "[]", "null", "-0", "1.5e+10", "01", "[1,]", "{\"a\":1,}", "[nan]", "\"\\u12\"", "\"\t\"", " 1 ", "1 2", "tru", "[\"\x80\"]", "\"\x7f\"",
@@ -255,7 +248,7 @@ func FuzzParse(f *testing.F) {
 		root, err := p.document()
 		switch {
 		case err == nil && !json.Valid(data):
-			// The only liberty that the parser takes, to refuse it better later.
+			// Accepted only for a better error later.
 			must.True(t, loose(root), must.Sprintf("accepted %q", data))
 		case err != nil && json.Valid(data):
 			known := strings.Contains(err.Error(), "UTF-8") || strings.Contains(err.Error(), "levels deep")
@@ -264,7 +257,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// loose says whether a document holds a word like NaN.
 func loose(n *node) bool {
 	if n.kind == kindNumber && !finite(n) {
 		return true
@@ -282,7 +274,6 @@ func loose(n *node) bool {
 	return false
 }
 
-// A caller may ask for more than the type does.
 func TestDecodeBy(t *testing.T) {
 	type part struct {
 		Seq uint64 `json:"seq" strict:"optional"`

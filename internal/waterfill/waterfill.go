@@ -7,31 +7,31 @@ package waterfill
 
 import "math"
 
-// Claim is what one party asks of a total. Weight, Min and Max are ≥ 0, Min ≤ Max;
-// Max may be +Inf.
+// Claim is a request for a part of a total. Weight, Min and Max are ≥ 0, Min ≤ Max; Max
+// may be +Inf.
 type Claim struct{ Weight, Min, Max float64 }
 
 // Divide returns clamp(λ·Weight, Min, Max) for each claim, with the λ at which the
-// parts sum to total. If the bounds allow no such λ, all parts are at their Min (the
-// total is too small) or at their Max (it is too large). A claim without weight has
-// its Min.
+// parts sum to total. If the bounds allow no such λ, all parts are at their Min (total
+// too small) or Max (total too large). A claim without weight gets its Min.
 //
-// It is exact: parts at no bound are proportional to their weights but for rounding.
+// It is exact: parts within their bounds are proportional to their weights up to
+// rounding.
 func Divide(total float64, claims []Claim) []float64 {
 	out := make([]float64, len(claims))
-	open := make([]int, len(claims)) // claims that are at no bound for good
+	open := make([]int, len(claims)) // claims not yet settled at a bound
 	heaviest := 0.0
 	for i, c := range claims {
 		open[i] = i
 		heaviest = max(heaviest, c.Weight)
 	}
-	// As in the flex layout of CSS: divide what is left by weight, clamp, and settle
-	// those clamped in the direction that made the sum wrong. With the other direction
-	// settled as well, λ could still move back. Each round settles a claim at least.
+	// As in CSS flex layout: divide the rest by weight, clamp, and settle the claims
+	// clamped in the direction of the error. Settling the others too could be wrong, as
+	// λ may still move back. Each round settles at least one claim.
 	for left := total; len(open) > 0; {
 		weights := 0.0
 		for _, i := range open {
-			weights += claims[i].Weight / heaviest // no sum of numbers up to 1 overflows
+			weights += claims[i].Weight / heaviest // terms ≤ 1 cannot overflow
 		}
 		excess := 0.0 // how much clamping adds
 		for _, i := range open {

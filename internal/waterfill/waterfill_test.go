@@ -38,7 +38,6 @@ func TestDivide(t *testing.T) {
 	}
 }
 
-// claims are drawn where bounds meet, too.
 func claims() *rapid.Generator[[]Claim] {
 	figure := rapid.OneOf(rapid.SampledFrom([]float64{0, 0.1, 0.25, 0.5, 1}), rapid.Float64Range(0, 1))
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Claim {
@@ -50,7 +49,7 @@ func claims() *rapid.Generator[[]Claim] {
 	}), 0, 20)
 }
 
-// What defines the division: bounds, the sum, and one λ for all.
+// The definition: bounds, the sum, and one λ for all.
 func TestDivide_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		claims, total := claims().Draw(t, "claims"), rapid.Float64Range(0, 5).Draw(t, "total")
@@ -59,7 +58,7 @@ func TestDivide_properties(t *testing.T) {
 		must.Eq(t, before, claims)
 
 		var sum, least, most float64
-		low, high := 0.0, math.Inf(1) // λ is between them
+		low, high := 0.0, math.Inf(1) // bounds of λ
 		for i, c := range claims {
 			must.Between(t, c.Min, out[i], c.Max)
 			sum, least, most = sum+out[i], least+c.Min, most+c.Max
@@ -75,7 +74,7 @@ func TestDivide_properties(t *testing.T) {
 			must.LessEq(t, high*(1+1e-6), low)
 		}
 
-		// More for all is less for nobody, and the order is of no account.
+		// A larger total gives no claim less, and the order does not matter.
 		reversed := slices.Clone(claims)
 		slices.Reverse(reversed)
 		other := Divide(total, reversed)

@@ -18,33 +18,29 @@ import (
 	"github.com/ebbtide/ebbtide/driver/growth"
 )
 
-// curve is a whole training run: a metric against CPU-seconds (or a stand-in
-// for them: batches done).
+// curve is a training run: a metric against CPU-seconds (or batches as a stand-in).
 type curve struct {
 	name  string
 	goal  growth.Goal
 	c, v  []float64
-	clean []float64 // the curve without noise, oriented so that down is better
-	lr    []float64 // the learning rate, where it is known
+	clean []float64 // the curve without noise, oriented so that lower is better
+	lr    []float64 // the learning rate, if known
 }
 
-// errMissing says that there is no data to evaluate on.
-var errMissing = errors.New("no curves")
+var errNoCurves = errors.New("no curves")
 
-// goals by the first part of a file's name. bert has two points a file: no
-// estimator can be judged on that.
+// goals by the first part of a file's name. bert has only two points per file.
 var goals = map[string]growth.Goal{
 	"cifar10": growth.Max, "ncf": growth.Max, "deepspeech2": growth.Min,
 }
 
-// load reads every curve in a folder, and names the files it left out.
 func load(dir string) (curves []curve, skipped []string, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.csv"))
 	if err != nil {
 		return nil, nil, fmt.Errorf("listing %s: %w", dir, err)
 	}
 	if len(files) == 0 {
-		return nil, nil, fmt.Errorf("%w in %s", errMissing, dir)
+		return nil, nil, fmt.Errorf("%w in %s", errNoCurves, dir)
 	}
 	for _, f := range files {
 		name := strings.TrimSuffix(filepath.Base(f), ".csv")
@@ -132,8 +128,8 @@ func isotonic(u []float64) []float64 {
 	return out
 }
 
-// smooth takes the steps off an isotonic fit with a Gaussian kernel of 2 % of
-// the run; what is monotone stays so.
+// smooth smooths an isotonic fit with a Gaussian kernel of 2 % of the run, which keeps
+// it monotone.
 func smooth(c, u []float64) []float64 {
 	bw := 0.02 * (c[len(c)-1] - c[0])
 	out := make([]float64, len(u))
@@ -150,8 +146,8 @@ func smooth(c, u []float64) []float64 {
 	return out
 }
 
-// synthetic returns curves of several families, with parameters drawn from the
-// seed: the estimator was developed on these, not on files.
+// synthetic returns curves of several families with parameters drawn from the seed. The
+// estimator was developed on these, not on files.
 func synthetic(seed uint64, each int) []curve {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	logUniform := func(a, b float64) float64 { return a * math.Exp(rng.Float64()*math.Log(b/a)) }
@@ -216,7 +212,6 @@ func synthetic(seed uint64, each int) []curve {
 	return out
 }
 
-// at interpolates the clean curve.
 func (c curve) at(x float64) float64 {
 	i := sort.SearchFloat64s(c.c, x)
 	switch i {

@@ -1,14 +1,14 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Evaluate measures the growth estimators on whole training curves and prints
-// what docs/evaluation.md has of it:
+// Evaluate measures the growth estimators on training curves and prints the tables of
+// docs/evaluation.md:
 //
 //	go run ./driver/growth/evaluate -curves FOLDER
 //
-// Each curve is subsampled, noise is added, and the reports are fed one by one.
-// After each, the estimator's growth is set against what the clean curve (the
-// best monotone fit, smoothed) still gains per CPU-second from there on.
+// Each curve is subsampled, noise is added, and the reports are fed one by one. After
+// each, the estimated growth is compared with what the clean curve (the best monotone
+// fit, smoothed) still gains per CPU-second.
 package main
 
 import (
@@ -71,10 +71,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// setting is one way of looking at a curve.
 type setting struct {
-	stride int // every how many points of the curve is a report
-	every  int // every how many reports is a measurement
+	stride int // points per report
+	every  int // reports per measurement
 }
 
 var settings = []setting{{1, 1}, {2, 1}, {4, 1}, {1, 4}}
@@ -82,8 +81,7 @@ var settings = []setting{{1, 1}, {2, 1}, {4, 1}, {1, 4}}
 // noises, as fractions of a curve's range.
 var noises = []float64{0.01, 0.03, 0.10}
 
-// fewest is the fewest measurements a run is judged on.
-const fewest = 6
+const minMeasurements = 6
 
 var kinds = []string{"robust", "published", "authors"}
 
@@ -93,26 +91,25 @@ func estimator(kind string, goal growth.Goal) follower {
 	}
 	e, err := growth.New(kind, goal)
 	if err != nil {
-		panic(err) // the kinds above are the package's own
+		panic(err)
 	}
 	return e
 }
 
-// result is one estimator on one curve, setting, noise and seed.
 type result struct {
 	kind, curve string
 	set         setting
 	noise       float64
 	rho         float64 // Spearman; 0 when every reading is the same
-	zero        float64 // share of zero readings while > 10 % remains; NaN: never so
-	fals        float64 // share of false growth on the plateau; NaN: there is none
+	zero        float64 // share of zero readings while > 10 % remains; NaN: no such time
+	falseGrowth float64 // share of false growth on the plateau; NaN: no plateau
 }
 
 func evaluate(curves []curve, seeds uint64) []result {
 	var out []result
 	for _, c := range curves {
 		for _, set := range settings {
-			if len(c.c)/set.stride/set.every < fewest {
+			if len(c.c)/set.stride/set.every < minMeasurements {
 				continue
 			}
 			for _, noise := range noises {
@@ -128,9 +125,8 @@ func evaluate(curves []curve, seeds uint64) []result {
 	return out
 }
 
-// one runs one estimator over one noisy curve.
 func one(c curve, set setting, noise float64, seed uint64, kind string) result {
-	r := result{kind: kind, curve: c.name, set: set, noise: noise, zero: math.NaN(), fals: math.NaN()}
+	r := result{kind: kind, curve: c.name, set: set, noise: noise, zero: math.NaN(), falseGrowth: math.NaN()}
 	rng := rand.New(rand.NewPCG(seed, uint64(len(c.c))))
 	est := estimator(kind, c.goal)
 	n := len(c.c)
@@ -152,7 +148,8 @@ func one(c curve, set setting, noise float64, seed uint64, kind string) result {
 			continue
 		}
 		e := est.Measure()
-		// The same readings for all: none before the third report or the second measurement.
+		// The same readings for all: from the third report and the second measurement
+		// on.
 		if reports < max(3, 2*set.every) || !e.Measured || i == n-1 {
 			continue
 		}
@@ -169,7 +166,8 @@ func one(c curve, set setting, noise float64, seed uint64, kind string) result {
 		}
 		if left < 0.01 {
 			late++
-			// What is read promises more than 1 % of the range within a tenth of the run.
+			// The estimate predicts more than 1 % of the range within a tenth of the
+			// run.
 			g := e.Growth
 			if kind == "published" {
 				g /= size
@@ -184,19 +182,18 @@ func one(c curve, set setting, noise float64, seed uint64, kind string) result {
 		r.zero = zeros / early
 	}
 	if late > 0 {
-		r.fals = falses / late
+		r.falseGrowth = falses / late
 	}
 	return r
 }
 
-// follower is what all of them have in common.
 type follower interface {
 	Add(growth.Point)
 	Measure() growth.Estimate
 }
 
-// authors is what the papers' authors run, as far as it is known: the mean of
-// an interval's reports, divided by the largest loss so far.
+// authors is the papers' authors' code, as far as known: the mean of an interval's
+// reports, divided by the largest loss so far.
 type authors struct {
 	sum, cpu, n   float64
 	base, baseCPU float64
@@ -226,8 +223,8 @@ func (a *authors) Measure() growth.Estimate {
 	return a.est
 }
 
-// spearman is the rank correlation with ties at their mean rank; 0 when either
-// side is constant, since that orders nothing.
+// spearman is the rank correlation with ties at their mean rank; 0 if either side is
+// constant.
 func spearman(a, b []float64) float64 {
 	if len(a) < 3 {
 		return math.NaN()
@@ -268,7 +265,7 @@ func ranks(a []float64) []float64 {
 	return out
 }
 
-// quantile of the values that are numbers; NaN when there is none.
+// quantile ignores NaN; it is NaN without values.
 func quantile(v []float64, q float64) float64 {
 	v = slices.DeleteFunc(slices.Clone(v), math.IsNaN)
 	if len(v) == 0 {
@@ -292,7 +289,6 @@ func mean(v []float64) float64 {
 	return s / float64(len(v))
 }
 
-// group is a row of the report.
 type group struct {
 	name string
 	keep func(result) bool
@@ -350,7 +346,7 @@ func table(w io.Writer, rs []result, groups []group) {
 				if r.kind != kind || !g.keep(r) {
 					continue
 				}
-				rho, zero, fals = append(rho, r.rho), append(zero, r.zero), append(fals, r.fals)
+				rho, zero, fals = append(rho, r.rho), append(zero, r.zero), append(fals, r.falseGrowth)
 				by[r.curve] = append(by[r.curve], r.rho)
 			}
 			if len(rho) == 0 {

@@ -20,7 +20,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/growth"
 )
 
-// write puts a curve of n points into a folder, in the form of the real files.
 func write(t *testing.T, dir, name string, n int) {
 	t.Helper()
 	var b strings.Builder
@@ -85,7 +84,7 @@ func TestLoad_bad(t *testing.T) {
 	_, _, err = load("[")
 	must.ErrorIs(t, err, filepath.ErrBadPattern)
 	_, _, err = load(t.TempDir())
-	must.True(t, errors.Is(err, errMissing))
+	must.True(t, errors.Is(err, errNoCurves))
 }
 
 func TestIsotonic(t *testing.T) {
@@ -120,7 +119,6 @@ func TestAt(t *testing.T) {
 	}
 }
 
-// What the authors run: the mean of an interval, over the largest value so far.
 func TestAuthors(t *testing.T) {
 	var a authors
 	must.False(t, a.Measure().Measured)
@@ -135,8 +133,8 @@ func TestAuthors(t *testing.T) {
 	must.Eq(t, "nothing", app("nothing"))
 }
 
-// On schedules in steps, a learning rate that is known makes the robust estimator better
-// than without, in the same readings, and better than the published one.
+// With step schedules, a known learning rate makes the robust estimator better, on the
+// same readings, and better than the published one.
 func TestLearningRate(t *testing.T) {
 	var with, without, published []float64
 	for _, c := range synthetic(5, 25) {
@@ -192,7 +190,6 @@ func TestRun_remaining(t *testing.T) {
 	must.Eq(t, text, out.String())
 }
 
-// A command that prints as a trainer does is followed to its end.
 func TestRun_trainer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trainer")
 	script := "#!/bin/sh\nfor i in 1 2 3; do echo step=$i total_steps=3 loss=0.$i; done\n"
@@ -203,7 +200,7 @@ func TestRun_trainer(t *testing.T) {
 	must.Eq(t, 3, points[2].Step)
 	must.Eq(t, 3, points[2].Total)
 	must.Greater(t, 0, total)
-	must.GreaterEq(t, points[2].CPU, total+0.02) // ticks
+	must.GreaterEq(t, points[2].CPU, total+0.02) // accounting ticks
 
 	var out, errs bytes.Buffer
 	must.Eq(t, 0, run([]string{"-remaining", "-trainer", path, "-seeds", "1"}, &out, &errs))

@@ -14,18 +14,17 @@ import (
 	"github.com/ebbtide/ebbtide/driver/remaining"
 )
 
-// How wrong the estimates of remaining work are, at parts of a job's CPU time.
+// parts of a job's CPU time at which estimates of remaining work are checked.
 
 var parts = []float64{0.10, 0.25, 0.50, 0.75}
 
-// wrong holds the relative errors of estimates; NaN where nothing was known.
-type wrong struct {
+// errorRow holds relative errors of estimates; NaN where there was none.
+type errorRow struct {
 	name string
 	at   [4][]float64
 }
 
-// note takes an estimate of what truly is left.
-func (w *wrong) note(part int, estimate *policy.CPUSeconds, left float64) {
+func (w *errorRow) note(part int, estimate *policy.CPUSeconds, left float64) {
 	e := math.NaN()
 	if estimate != nil {
 		e = math.Abs(float64(*estimate)-left) / left
@@ -33,7 +32,7 @@ func (w *wrong) note(part int, estimate *policy.CPUSeconds, left float64) {
 	w.at[part] = append(w.at[part], e)
 }
 
-func wrongTable(out io.Writer, first string, rows []*wrong) {
+func writeErrors(out io.Writer, first string, rows []*errorRow) {
 	fmt.Fprintf(out, "| %s | at 10 %% | at 25 %% | at 50 %% | at 75 %% |\n| --- | --- | --- | --- | --- |\n", first)
 	for _, r := range rows {
 		fmt.Fprintf(out, "| %s (%d) |", r.name, len(r.at[0]))
@@ -57,49 +56,47 @@ func wrongTable(out io.Writer, first string, rows []*wrong) {
 	}
 }
 
-// trainer is a job of some kind. Its steps vary by 10 % from one to the next, and by some
-// 10 % slowly, as beside others on a machine.
+// trainer is a kind of job. The cost of its steps varies by 10 % from one to the next
+// and by some 10 % slowly, as on a shared machine.
 type trainer struct {
-	name     string
-	validate float64 // CPU time at the end of an epoch, as a part of the epoch's
-	told     bool    // the epochs are known
-	epochs   bool    // a report at the end of each epoch, and no other
-	warm     bool    // the first 2 % of the steps cost three times as much
-	longer   bool    // the last step costs twice as much as the first
-	resumed  float64 // part of the steps that lie before its beginning
-	restart  bool    // it dies near the middle, and goes on from 5 % of the steps before
-	blind    bool    // no total
-	silent   bool    // no reports
-	earlier  bool    // one ran before
-	rare     bool    // a report after four fifths of an epoch each
+	name         string
+	validate     float64 // CPU time at the end of an epoch, as a part of the epoch's
+	epochsKnown  bool
+	epochReports bool    // one report at the end of each epoch
+	slowStart    bool    // the first 2 % of the steps cost three times as much
+	growingSteps bool    // the last step costs twice as much as the first
+	resumed      float64 // part of the steps done before it started
+	crashes      bool    // crashes near the middle and resumes 5 % of the steps earlier
+	noTotal      bool    // no total
+	noReports    bool    // no reports
+	earlierRun   bool
+	rareReports  bool // one report per four fifths of an epoch
 }
 
 var trainers = []trainer{
 	{name: "steps"},
-	{name: "epochs with validation", validate: 0.25, told: true},
-	{name: "validation, epochs not told", validate: 0.25},
-	{name: "epochs alone", validate: 0.25, told: true, epochs: true},
-	{name: "a slow start", validate: 0.25, told: true, warm: true},
-	{name: "steps get longer", validate: 0.25, told: true, longer: true},
-	{name: "resumed at 40 %", validate: 0.25, told: true, resumed: 0.4},
-	{name: "restarted near the middle", validate: 0.25, told: true, restart: true},
-	{name: "no total, a run before", validate: 0.25, told: true, blind: true, earlier: true},
-	{name: "no reports, a run before", validate: 0.25, silent: true, earlier: true},
-	{name: "no total", validate: 0.25, told: true, blind: true},
-	{name: "rare reports", validate: 0.25, told: true, rare: true},
+	{name: "epochs with validation", validate: 0.25, epochsKnown: true},
+	{name: "validation, unknown epochs", validate: 0.25},
+	{name: "epochs alone", validate: 0.25, epochsKnown: true, epochReports: true},
+	{name: "a slow start", validate: 0.25, epochsKnown: true, slowStart: true},
+	{name: "steps get longer", validate: 0.25, epochsKnown: true, growingSteps: true},
+	{name: "resumed at 40 %", validate: 0.25, epochsKnown: true, resumed: 0.4},
+	{name: "restarted near the middle", validate: 0.25, epochsKnown: true, crashes: true},
+	{name: "no total, a run before", validate: 0.25, epochsKnown: true, noTotal: true, earlierRun: true},
+	{name: "no reports, a run before", validate: 0.25, noReports: true, earlierRun: true},
+	{name: "no total", validate: 0.25, epochsKnown: true, noTotal: true},
+	{name: "rare reports", validate: 0.25, epochsKnown: true, rareReports: true},
 }
 
-// job is one run of a trainer.
 type job struct {
 	points []remaining.Point
 	spent  []float64 // by all processes, when a point was read
 	lost   float64   // spent by processes before the last one
-	died   float64   // spent, when the last one began
-	total  float64   // spent, at the end
+	died   float64   // spent when the last one began
+	total  float64   // spent at the end
 	steps  float64
 }
 
-// size is what all runs of a job have in common.
 type size struct{ steps, epochs, cost, every float64 }
 
 func newSize(rng *rand.Rand) size {
@@ -109,11 +106,10 @@ func newSize(rng *rand.Rand) size {
 	return s
 }
 
-// run runs a trainer.
 func (k trainer) run(s size, rng *rand.Rand) job {
 	per := s.steps / s.epochs
 	every := s.every
-	if k.rare {
+	if k.rareReports {
 		every = math.Ceil(0.8 * per)
 	}
 	poll := s.cost * s.steps / 600
@@ -121,29 +117,29 @@ func (k trainer) run(s size, rng *rand.Rand) job {
 	spent, slow := 0.03*s.cost*s.steps, 0.0
 	machine := math.Exp(0.05 * rng.NormFloat64())
 	dies := math.Inf(1)
-	if k.restart {
+	if k.crashes {
 		dies = math.Floor(s.steps * (0.4 + 0.2*rng.Float64()))
 	}
 	for i := math.Floor(k.resumed*s.steps) + 1; i <= s.steps; i++ {
 		slow = 0.998*slow + 0.1*math.Sqrt(1-0.998*0.998)*rng.NormFloat64()
 		cost := s.cost * machine * math.Exp(slow+0.1*rng.NormFloat64())
-		if k.warm && i < 0.02*s.steps {
+		if k.slowStart && i < 0.02*s.steps {
 			cost *= 3
 		}
-		if k.longer {
+		if k.growingSteps {
 			cost *= 1 + i/s.steps
 		}
 		spent += cost
 		end := math.Mod(i, per) == 0
-		if end && k.epochs || !k.epochs && math.Mod(i, every) == 0 {
+		if end && k.epochReports || !k.epochReports && math.Mod(i, every) == 0 {
 			p := remaining.Point{Step: i, Total: s.steps}
-			if k.told {
+			if k.epochsKnown {
 				p.PerEpoch = per
 			}
-			if k.epochs {
+			if k.epochReports {
 				p.Step, p.Total, p.PerEpoch = i/per, s.epochs, 1
 			}
-			if k.blind {
+			if k.noTotal {
 				p.Total = 0
 			}
 			read := math.Ceil(spent/poll) * poll
@@ -161,26 +157,25 @@ func (k trainer) run(s size, rng *rand.Rand) job {
 		}
 	}
 	j.total = spent
-	if k.silent {
+	if k.noReports {
 		j.points = nil
 	}
 	return j
 }
 
-// sizes measures estimates until the end.
-func sizes(seeds uint64) []*wrong {
-	var rows []*wrong
+func sizes(seeds uint64) []*errorRow {
+	var rows []*errorRow
 	for n, k := range trainers {
-		w := &wrong{name: k.name}
+		w := &errorRow{name: k.name}
 		rows = append(rows, w)
 		for seed := range 20 * seeds {
 			rng := rand.New(rand.NewPCG(seed, uint64(n)))
 			s := newSize(rng)
 			var d remaining.Declared
-			if k.earlier {
+			if k.earlierRun {
 				before := k.run(s, rng)
 				d.Earlier.CPUS = before.total
-				if !k.silent {
+				if !k.noReports {
 					d.Earlier.Steps = before.steps
 				}
 			}
@@ -203,16 +198,16 @@ func sizes(seeds uint64) []*wrong {
 	return rows
 }
 
-// ways measures estimates of the way along a curve to an objective, 90 % of its
-// improvement, at parts of that way.
-func ways(curves []curve, seeds uint64) []*wrong {
-	byApp := map[string]*wrong{}
-	all := &wrong{name: "all"}
-	out := []*wrong{all}
+// ways measures, at parts of the way, estimates of the way to an objective of 90 % of a
+// curve's improvement.
+func ways(curves []curve, seeds uint64) []*errorRow {
+	byApp := map[string]*errorRow{}
+	all := &errorRow{name: "all"}
+	out := []*errorRow{all}
 	for _, c := range curves {
 		row, ok := byApp[app(c.name)]
 		if !ok {
-			row = &wrong{name: app(c.name)}
+			row = &errorRow{name: app(c.name)}
 			byApp[app(c.name)] = row
 			out = append(out, row)
 		}
@@ -226,8 +221,7 @@ func ways(curves []curve, seeds uint64) []*wrong {
 	return out
 }
 
-// along measures one curve.
-func along(w *wrong, c curve, noise float64, seed uint64) {
+func along(w *errorRow, c curve, noise float64, seed uint64) {
 	n := len(c.c)
 	size := c.clean[0] - c.clean[n-1]
 	level := c.clean[0] - 0.9*size
@@ -258,18 +252,18 @@ func along(w *wrong, c curve, noise float64, seed uint64) {
 	}
 }
 
-// reportRemaining prints the tables of estimates of remaining work. With a trainer it runs
-// that, and nothing else.
+// reportRemaining prints the tables for remaining work; with a trainer, only that
+// trainer's.
 func reportRemaining(out, progressTo io.Writer, curves []curve, seeds uint64, trainer string) error {
 	if trainer != "" {
 		rows, err := realTrainers(trainer, seeds, progressTo)
 		if err == nil {
-			wrongTable(out, "until its end", rows)
+			writeErrors(out, "until its end", rows)
 		}
 		return err
 	}
-	wrongTable(out, "until its end", sizes(seeds))
+	writeErrors(out, "until its end", sizes(seeds))
 	fmt.Fprintln(out)
-	wrongTable(out, "to an objective, 90 % of the improvement", ways(curves, seeds))
+	writeErrors(out, "to an objective, 90 % of the improvement", ways(curves, seeds))
 	return nil
 }

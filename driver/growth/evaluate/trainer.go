@@ -18,7 +18,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/remaining"
 )
 
-// runs are ways in which the project's trainer is run: a tenth of its usual work or so.
+// runs are command lines of the project's trainer, with about a tenth of its usual
+// work.
 var runs = []struct {
 	name string
 	args []string // %d: steps
@@ -38,16 +39,15 @@ var models = []struct{ name, steps, rows string }{
 	{"logreg", "1280", "65536"}, {"mlp", "1280", "16384"}, {"vae", "640", "4096"}, {"gru", "640", "2048"},
 }
 
-// realTrainers runs a trainer for real and measures the estimates until its end.
-func realTrainers(path string, seeds uint64, progressTo io.Writer) ([]*wrong, error) {
+func realTrainers(path string, seeds uint64, progressTo io.Writer) ([]*errorRow, error) {
 	dir, err := os.MkdirTemp("", "ebbtide-evaluate-")
 	if err != nil {
 		return nil, fmt.Errorf("making a directory for checkpoints: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	var rows []*wrong
+	var rows []*errorRow
 	for _, k := range runs {
-		w := &wrong{name: k.name}
+		w := &errorRow{name: k.name}
 		rows = append(rows, w)
 		for _, m := range models {
 			for seed := range seeds {
@@ -68,7 +68,7 @@ func realTrainers(path string, seeds uint64, progressTo io.Writer) ([]*wrong, er
 				if err != nil {
 					return nil, err
 				}
-				// What the driver would assume of such a command line.
+				// As the driver would assume from the command line.
 				e := remaining.New(remaining.Declared{Assumed: remaining.Assume(args, nil)}, remaining.State{})
 				i := 0
 				for part, x := range parts {
@@ -85,14 +85,13 @@ func realTrainers(path string, seeds uint64, progressTo io.Writer) ([]*wrong, er
 	return rows, nil
 }
 
-// follow runs a command and returns its reports, and the CPU-seconds that it took in all.
 func follow(path string, args []string) ([]remaining.Point, float64, error) {
 	parser, err := progress.NewParser(progress.Config{})
 	if err != nil {
 		return nil, 0, err
 	}
 	cmd := exec.Command(path, args...)
-	out, in, err := os.Pipe() // for both streams: a bar is written to the one, its metrics to the other
+	out, in, err := os.Pipe() // both streams: bars go to one, metrics to the other
 	if err != nil {
 		return nil, 0, fmt.Errorf("running %s: %w", path, err)
 	}
@@ -121,7 +120,6 @@ func follow(path string, args []string) ([]remaining.Point, float64, error) {
 	return points, (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), nil
 }
 
-// used is the CPU time of a process, in seconds; NaN if it cannot be read.
 func used(pid int) float64 {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, after, ok := strings.Cut(string(data), ") ")
@@ -134,6 +132,6 @@ func used(pid int) float64 {
 	if err1 != nil || err2 != nil {
 		return math.NaN()
 	}
-	const ticks = 100 // a second, on Linux
+	const ticks = 100 // per second, on Linux
 	return (user + system) / ticks
 }

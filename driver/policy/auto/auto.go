@@ -1,12 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package auto divides a node's CPU among tasks of all kinds. It is ours:
+// Package auto divides a node's CPU among tasks of all kinds. It is Ebbtide's own:
 //
 //   - services get what their response times need, up to service_share;
-//   - training tasks share the rest by fair finish (package fsp): an acceptable target
-//     is their quality point, an objective their end;
-//   - a task of which nothing is known has its fair share.
+//   - training tasks share the rest by fair finish (package fsp), where an acceptable
+//     target is their quality point and an objective their end;
+//   - tasks without progress data get their fair shares.
 package auto
 
 import (
@@ -19,19 +19,19 @@ import (
 	"github.com/ebbtide/ebbtide/internal/waterfill"
 )
 
-// The rules that a Decision can name, besides those of fsp.
+// Rules besides those of fsp.
 const (
 	// RuleService: the service has what its response time needs.
 	RuleService = "auto.service"
 	// RuleKeep: the service is as asked, or not measured on the node as it is now: its share stays.
 	RuleKeep = "auto.service.keep"
-	// RuleBound: services need more than they may have together.
+	// RuleBound: services need more than their maximum together.
 	RuleBound = "auto.service.bound"
 	// RuleObjective: the training task stops at its objective, with its fair share until then.
 	RuleObjective = "auto.objective"
 )
 
-// rounding is the relative error that comparisons forgive.
+// rounding is the relative tolerance of comparisons.
 const rounding = 1e-9
 
 // Decide divides the pool on a valid snapshot.
@@ -39,7 +39,7 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	services := divide(s, p)
 	in := s
 	in.Tasks = slices.Clone(s.Tasks)
-	rest, left := policy.Share(1), policy.Share(1) // by limits, and by what is used
+	rest, left := policy.Share(1), policy.Share(1) // by limits, and by use
 	for i, t := range s.Tasks {
 		switch {
 		case t.Service():
@@ -51,7 +51,7 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 		}
 	}
 	out := fsp.Decide(in, p.Fsp)
-	// Fair shares are what Nomad gave them: as a ceiling they would only waste CPU.
+	// Fair shares are Nomad's; as a ceiling they would only waste CPU.
 	free := !slices.ContainsFunc(in.Tasks, func(t policy.Task) bool { return t.Service() || !t.Ended && t.RemainingCPUS != nil })
 	for i, t := range s.Tasks {
 		d := &out.Tasks[i]
@@ -64,29 +64,28 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 		case free:
 			d.Limit = nil
 		case d.Limit != nil:
-			*d.Limit *= max(rest, 0) / left // fsp divides what services do not use, too
+			*d.Limit *= max(rest, 0) / left // fsp also divides what services leave unused
 		}
 		if d.State == policy.Objective && !t.Ended {
 			d.Stop, d.Rule = true, RuleObjective
-			d.Why = "objective reached: it stops, and has its fair share until it has saved"
+			d.Why = "objective reached: stopping, with its fair share for the final save"
 		}
 	}
 	return out
 }
 
-// service is what becomes of a service.
 type service struct {
-	need  policy.Share // to answer as asked
-	least policy.Share // what it keeps if services need more than they may have
-	limit policy.Share
+	need    policy.Share // to meet its objective
+	minimum policy.Share // kept when services need more than their maximum
+	limit   policy.Share
 
 	class     policy.Class
 	rule, why string
 }
 
-// divide returns what services get, by their place in the snapshot. If they need more
-// than they may have together, those that miss their objectives are cut first, down to
-// their fair shares: an objective that cannot be reached costs nobody else theirs.
+// divide returns the services' outcomes, by their place in the snapshot. If they need
+// more than their maximum together, those that miss their objectives are cut first,
+// down to their fair shares: an unreachable objective costs the others nothing.
 func divide(s policy.Snapshot, p Params) []service {
 	out := make([]service, len(s.Tasks))
 	claims := make([]waterfill.Claim, len(s.Tasks))
@@ -98,22 +97,22 @@ func divide(s policy.Snapshot, p Params) []service {
 			continue
 		}
 		o := need(t, s.Event, fair[i], p)
-		claims[i] = waterfill.Claim{Weight: float64(fair[i]), Min: float64(o.least), Max: float64(o.need)}
-		needs, leasts, floors = needs+o.need, leasts+o.least, floors+fair[i]/2
+		claims[i] = waterfill.Claim{Weight: float64(fair[i]), Min: float64(o.minimum), Max: float64(o.need)}
+		needs, leasts, floors = needs+o.need, leasts+o.minimum, floors+fair[i]/2
 		out[i] = o
 	}
 	bound := policy.Share(1)
 	switch {
 	case training > 0:
 		bound = min(needs, max(min(policy.Share(p.ServiceShare), 1-training/2), floors))
-	case needs < 1: // nobody else wants the rest
+	case needs < 1: // there are no training tasks
 		for i, c := range claims {
 			claims[i] = waterfill.Claim{Weight: c.Max, Min: c.Max, Max: math.MaxFloat64}
 		}
 	}
 	if leasts > bound {
 		for i, o := range out {
-			claims[i].Min, claims[i].Max = float64(min(fair[i]/2, o.least)), float64(o.least)
+			claims[i].Min, claims[i].Max = float64(min(fair[i]/2, o.minimum)), float64(o.minimum)
 		}
 	}
 	for i, got := range waterfill.Divide(float64(bound), claims) {
@@ -123,19 +122,19 @@ func divide(s policy.Snapshot, p Params) []service {
 		}
 		if o.limit = min(policy.Share(got), 1); o.limit < o.need*(1-rounding) {
 			o.rule = RuleBound
-			o.why += fmt.Sprintf(", which is more than there is for services (at most %.4g together)", bound)
+			o.why += fmt.Sprintf(", more than services may have together (%.4g)", bound)
 		}
 		o.why += fmt.Sprintf("; limit %.4g → %.4g, use %.4g", s.Tasks[i].Bound(), o.limit, s.Tasks[i].Use)
 	}
 	return out
 }
 
-// need says what a service needs of the pool to answer within its objective. It had what
-// it used, or could have used its limit while it answered; the response time is as long
-// as that is small. The aim lies within the tolerance, on the safe side.
+// need computes the share that a service needs to meet its objective, since its
+// response time is inversely proportional to the CPU it had: its use, or its limit
+// while it answered. The aim is within the tolerance, on the safe side.
 //
-// On an event the response time belongs to a node that is no more, so a limit that was
-// set already stays: several events in an interval would else count it several times.
+// On an event the response time stems from another set of tasks, so a limit is kept:
+// several events in an interval would otherwise apply it several times.
 func need(t policy.Task, event policy.Event, fair policy.Share, p Params) service {
 	o := service{class: class(t, p.Tolerance), rule: RuleKeep}
 	within := func(part float64) policy.Share {
@@ -145,9 +144,9 @@ func need(t policy.Task, event policy.Event, fair policy.Share, p Params) servic
 	case t.ResponseS == nil && t.Bound() == 1:
 		o.need, o.why = fair, "no response time yet: its fair share"
 	case t.ResponseS == nil:
-		o.need, o.why = t.Limit, "no response time in this interval: keeps what it has"
+		o.need, o.why = t.Limit, "no response time in this interval: keeps its limit"
 	case event != policy.EventNone && t.Bound() < 1:
-		o.need, o.why = t.Limit, "a task has joined or left: keeps what it has until it is measured again"
+		o.need, o.why = t.Limit, "a task joined or left: keeps its limit until it is measured again"
 	case o.class == policy.Satisfied && t.Bound() < 1 && t.Use <= t.Limit:
 		o.need, o.why = t.Limit, fmt.Sprintf("answers in %.4g s, as asked (%.4g s)", *t.ResponseS, *t.ObjectiveS)
 	default:
@@ -157,16 +156,17 @@ func need(t policy.Task, event policy.Event, fair policy.Share, p Params) servic
 	o.need = max(o.need, fair/2)
 	switch o.class {
 	case policy.Satisfied:
-		o.least = o.need
+		o.minimum = o.need
 	case policy.Good:
-		o.least = min(o.need, max(fair/2, within(1+p.Tolerance/2)))
+		o.minimum = min(o.need, max(fair/2, within(1+p.Tolerance/2)))
 	default:
-		o.least = min(o.need, fair)
+		o.minimum = min(o.need, fair)
 	}
 	return o
 }
 
-// class is DQoES's: better or worse than asked by more than the tolerance, or as asked.
+// class is DQoES's: better or worse than the objective by more than the tolerance, or
+// satisfied.
 func class(t policy.Task, tolerance float64) policy.Class {
 	if t.ResponseS == nil {
 		return policy.Unmeasured

@@ -18,8 +18,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/fsp"
 )
 
-// decided decides, and checks what must hold after every run: the pool is divided,
-// nobody starves, services stay within their bound.
+// decided decides and checks the invariants: the pool is divided, no task starves,
+// services stay within their bound.
 func decided(t must.T, s policy.Snapshot, p Params) policy.Outcome {
 	t.Helper()
 	must.NoError(t, s.Validate())
@@ -56,7 +56,6 @@ func decided(t must.T, s policy.Snapshot, p Params) policy.Outcome {
 	return out
 }
 
-// Services go first; what training tasks have among themselves is as fsp says.
 func TestDecide(t *testing.T) {
 	s := Example()
 	out := decided(t, s, DefaultParams())
@@ -80,9 +79,9 @@ func TestDecide(t *testing.T) {
 	must.Eq(t, string(first), string(again))
 }
 
-// A service on its own has no limit, also beside the ghosts of training tasks; training
-// tasks of which nothing is known have none either.
-func TestDecide_alone(t *testing.T) {
+// A lone service has no limit, even beside ghosts of training tasks; neither do
+// training tasks without progress data.
+func TestDecide_noLimit(t *testing.T) {
 	s := policy.Snapshot{NowS: 1, PoolCores: 2, IntervalS: 20}
 	api := serviceJob("api", 0.3).task
 	api.Use, api.ResponseS = 0.3, number(3)
@@ -97,7 +96,6 @@ func TestDecide_alone(t *testing.T) {
 	}
 }
 
-// Whatever a snapshot holds.
 func TestDecide_properties(t *testing.T) {
 	share := func(t *rapid.T, name string) policy.Share {
 		return policy.Share(rapid.Float64Range(0, 1).Draw(t, name))
@@ -131,8 +129,8 @@ func TestDecide_properties(t *testing.T) {
 		p := DefaultParams()
 		p.ServiceShare = rapid.SampledFrom([]float64{1e-9, 0.3, 0.8, 1}).Draw(t, "service share")
 		out := decided(t, s, p)
-		// The floor is a tenth of what the twin has, which shares with ghosts what services
-		// leave: half of the fair shares.
+		// The floor is a tenth of the twin's share. Twins share, with ghosts, what
+		// services leave: half of the fair shares.
 		var running, twins float64
 		for _, task := range s.Tasks {
 			if task.Service() {
@@ -154,7 +152,6 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// requests is what the driver makes of a decision: ghosts have no cgroup.
 func requests(tasks []policy.Task, out policy.Outcome) []plan.Request {
 	var reqs []plan.Request
 	for i, d := range out.Tasks {
@@ -173,7 +170,6 @@ func TestCheckParams(t *testing.T) {
 		"fsp.scaling: must be > 0 and ≤ 1, got 2\nfsp.floor: must be > 0 and ≤ 1, got 2\nservice_share: must be > 0 and ≤ 1, got 0\ntolerance: must be > 0 and < 1, got 1")
 }
 
-// The agent's options are the parameters, and the defaults agree.
 func TestPolicy_Configure(t *testing.T) {
 	d, err := Policy().Configure(nil)
 	must.NoError(t, err)

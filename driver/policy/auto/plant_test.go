@@ -18,21 +18,21 @@ import (
 	"github.com/ebbtide/ebbtide/internal/waterfill"
 )
 
-// job is a task of the plant, a node without time or noise: a step is an interval.
+// job is a task of the plant, a simulated node whose step is an interval.
 type job struct {
 	task policy.Task
-	cap  float64 // the most CPU that it can use; 1 is the whole pool
+	cap  float64 // maximum CPU it can use; 1 is the pool
 
-	// A service answers in work/CPU. Closed-loop, it always has a request to answer;
-	// else it uses demand on average, and what it could have counts while it answers.
+	// A service answers in work/CPU. Closed-loop, it always has a request; else it uses
+	// demand on average and can use more while it answers.
 	work, demand float64
 
-	// A training task has the value exp(−rate·cpu), and ends at its objective.
+	// A training task has the value exp(−rate·cpu) and ends at its objective.
 	rate   float64
-	silent bool // never reports
+	silent bool
 
 	got       float64 // CPU in the last interval
-	potential float64 // what it would get if it asked for all
+	potential float64 // what it would get if it used all it can
 }
 
 func serviceJob(id string, need float64) *job {
@@ -44,7 +44,6 @@ func trainingJob(id string, rate float64) *job {
 	return &job{task: policy.Task{ID: id, Kind: policy.Training, Entitlement: 1}, cap: 1, rate: rate}
 }
 
-// plant runs the policy over jobs on one core.
 type plant struct {
 	jobs     []*job
 	params   Params
@@ -54,12 +53,11 @@ type plant struct {
 	ran      []*job // in the last interval
 	noise    func() float64
 
-	damper *plan.Damper // as in the driver, if not nil
+	damper *plan.Damper // as in the driver; may be nil
 	shares map[*job]float64
 	clock  time.Time
 }
 
-// interval is that between two decisions, in seconds.
 const interval = 20
 
 func newPlant() *plant {
@@ -74,7 +72,6 @@ func (p *plant) snapshot() policy.Snapshot {
 	return s
 }
 
-// decide runs the policy and checks what must hold after every run.
 func (p *plant) decide(t *testing.T, event policy.Event) policy.Outcome {
 	t.Helper()
 	s := p.snapshot()
@@ -86,7 +83,7 @@ func (p *plant) decide(t *testing.T, event policy.Event) policy.Outcome {
 		d := out.Tasks[i]
 		j.task.Limit, j.task.Category, j.task.State = d.Bound(), d.Category, d.State
 		if !d.Stop || !p.stopping[j] {
-			left = append(left, j) // it saves its model for an interval
+			left = append(left, j) // saves its model for an interval
 		}
 		p.stopping[j] = d.Stop
 	}
@@ -97,7 +94,6 @@ func (p *plant) decide(t *testing.T, event policy.Event) policy.Outcome {
 	return out
 }
 
-// run lets an interval pass and decides at its end.
 func (p *plant) run(t *testing.T) policy.Outcome {
 	t.Helper()
 	for _, j := range p.jobs {
@@ -140,7 +136,6 @@ func (p *plant) run(t *testing.T) policy.Outcome {
 	return p.decide(t, policy.EventNone)
 }
 
-// leave ends a job and decides at once, if it is still there.
 func (p *plant) leave(t *testing.T, id string) {
 	t.Helper()
 	for i, j := range p.jobs {
@@ -152,7 +147,6 @@ func (p *plant) leave(t *testing.T, id string) {
 	}
 }
 
-// join adds a job and decides at once.
 func (p *plant) join(t *testing.T, jobs ...*job) {
 	t.Helper()
 	for _, j := range jobs {
@@ -161,7 +155,7 @@ func (p *plant) join(t *testing.T, jobs ...*job) {
 	}
 }
 
-// allot divides the CPU: by weights, work-conserving, or below ceilings.
+// allot divides the CPU, by work-conserving weights or below ceilings.
 func (p *plant) allot() {
 	claims := make([]waterfill.Claim, len(p.jobs))
 	for i, j := range p.jobs {
@@ -193,8 +187,7 @@ func (p *plant) weight(j *job) float64 {
 	}
 }
 
-// enforce does what the driver does with limits: weights for the kernel, and no change
-// of less than a tenth.
+// enforce acts like the driver: weights for the kernel, no change below a tenth.
 func (p *plant) enforce(tasks []policy.Task, out policy.Outcome) {
 	if p.damper == nil {
 		return
@@ -207,16 +200,14 @@ func (p *plant) enforce(tasks []policy.Task, out policy.Outcome) {
 	}
 }
 
-// modes are what the plant is run under.
 func modes(t *testing.T, run func(t *testing.T, quota bool)) {
 	for _, quota := range []bool{false, true} {
 		t.Run(fmt.Sprintf("quota=%v", quota), func(t *testing.T) { run(t, quota) })
 	}
 }
 
-// A service that is satisfied alone does not lose its target when three training
-// jobs join, if they leave it enough at all: 1 − 3/(2·4) of the pool. And they get
-// what it does not need.
+// A satisfied service keeps its target when three training jobs join, if it needs at
+// most 1 − 3/(2·4) of the pool; they get the rest.
 func TestPlant_join(t *testing.T) {
 	modes(t, func(t *testing.T, quota bool) {
 		for _, need := range []float64{0.15, 0.3, 0.45, 0.6} {
@@ -246,7 +237,6 @@ func TestPlant_join(t *testing.T) {
 	})
 }
 
-// The same with several services, whatever they need, as long as they may have it.
 func TestPlant_joinSeveral(t *testing.T) {
 	modes(t, func(t *testing.T, quota bool) {
 		rnd := rand.New(rand.NewPCG(4, 5))
@@ -281,7 +271,6 @@ func TestPlant_joinSeveral(t *testing.T) {
 	})
 }
 
-// The load of a service rises while training fills the node.
 func TestPlant_load(t *testing.T) {
 	modes(t, func(t *testing.T, quota bool) {
 		service := serviceJob("service", 0.2)
@@ -303,8 +292,8 @@ func TestPlant_load(t *testing.T) {
 	})
 }
 
-// The driver passes no change of less than a tenth on to the kernel, which is the
-// tolerance of DQoES: services come to their targets all the same.
+// The driver suppresses changes below a tenth, the tolerance of DQoES; services still
+// reach their targets.
 func TestPlant_damped(t *testing.T) {
 	for need := 0.14; need < 0.6; need += 0.05 {
 		service := serviceJob("service", 0.1)
@@ -332,12 +321,12 @@ func TestPlant_damped(t *testing.T) {
 	}
 }
 
-// A service that lives on CPU which training tasks leave idle keeps its target when
-// they come back for it.
+// A service on CPU that training tasks left idle keeps its target when they use it
+// again.
 func TestPlant_borrowed(t *testing.T) {
 	service, a, b := serviceJob("service", 0.5), trainingJob("a", 0.01), trainingJob("b", 0.002)
 	p := newPlant()
-	a.cap, b.cap = 0.02, 0.02 // they read their data
+	a.cap, b.cap = 0.02, 0.02 // waiting for their data
 	p.join(t, a, b, service)
 	must.InDelta(t, 1.0/3, float64(service.task.Limit), 1e-9)
 	for range 50 {
@@ -351,8 +340,8 @@ func TestPlant_borrowed(t *testing.T) {
 	}
 }
 
-// An open-loop service uses little and needs more at a time. Its limit is not taken for
-// its use: it neither swings nor loses its target.
+// An open-loop service uses little on average: its limit is not derived from its use,
+// so that it neither oscillates nor loses its target.
 func TestPlant_openLoop(t *testing.T) {
 	service := serviceJob("service", 0.3)
 	service.demand = 0.05
@@ -373,8 +362,8 @@ func TestPlant_openLoop(t *testing.T) {
 	must.InDelta(t, 0.3, float64(service.task.Limit), 0.04)
 }
 
-// Objectives that cannot be reached cost neither satisfied services their own nor
-// training tasks their floor; and identical ones end with equal shares.
+// Unreachable objectives cost neither satisfied services theirs nor training tasks
+// their floor; equal ones end with equal shares.
 func TestPlant_unreachable(t *testing.T) {
 	modes(t, func(t *testing.T, quota bool) {
 		one, two := serviceJob("one", 5), serviceJob("two", 5)
@@ -385,7 +374,7 @@ func TestPlant_unreachable(t *testing.T) {
 		for range 40 {
 			p.run(t)
 		}
-		must.Greater(t, good.got, one.got) // it takes the largest share
+		must.Greater(t, good.got, one.got) // the largest share
 		p.join(t, small, two)
 		var out policy.Outcome
 		for k := range 100 {
@@ -400,9 +389,9 @@ func TestPlant_unreachable(t *testing.T) {
 	})
 }
 
-// A day on a node: services whose load changes, training jobs with targets that
-// begin and end, one of which nothing is known and one with a single thread, noise on
-// everything, some hundred intervals.
+// A day on a node: services with changing load, training jobs with targets that come
+// and go, one without reports, one with a single thread, noise everywhere, some hundred
+// intervals.
 func TestPlant_day(t *testing.T) {
 	modes(t, func(t *testing.T, quota bool) {
 		rnd := rand.New(rand.NewPCG(1, 2))

@@ -13,7 +13,6 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Policy returns policy auto.
 func Policy() policy.Policy {
 	return policy.Definition[Params]{
 		Name:        "auto",
@@ -48,20 +47,18 @@ func tolerance() policy.Option {
 type Params struct {
 	// Fsp are those of fair finish.
 	Fsp fsp.Params `json:"fsp" strict:"optional"`
-	// ServiceShare is the part of the pool, in (0, 1], that services may have together
-	// while training tasks are there.
+	// ServiceShare is the maximum part of the pool, in (0, 1], for services together
+	// while there are training tasks.
 	ServiceShare float64 `json:"service_share" strict:"optional"`
-	// Tolerance is by what part of it, in (0, 1), a response time may differ from the one
-	// asked for (α of DQoES).
+	// Tolerance is the relative deviation of response times, in (0, 1), that satisfies
+	// (α of DQoES).
 	Tolerance float64 `json:"tolerance" strict:"optional"`
 }
 
-// DefaultParams returns those of an agent.
 func DefaultParams() Params {
 	return Params{Fsp: fsp.DefaultParams(), ServiceShare: 0.8, Tolerance: 0.1}
 }
 
-// CheckParams reports wrong parameters as a fields.Errors.
 func CheckParams(p Params) error {
 	var errs, wrong fields.Errors
 	if errors.As(fsp.CheckParams(p.Fsp), &wrong) {
@@ -76,8 +73,6 @@ func CheckParams(p Params) error {
 	return errs.Err()
 }
 
-// departures lists where auto differs from what was published; for training tasks it has
-// those of fsp as well.
 func departures() []policy.Departure {
 	return []policy.Departure{
 		{
@@ -100,9 +95,9 @@ func departures() []policy.Departure {
 	}
 }
 
-// Example returns a valid snapshot of a full node: a service that is worse than asked and
-// one that is better, training tasks of which one is acceptable and one has reached its
-// objective, and one of which nothing is known.
+// Example returns a snapshot of a full node: a service slower and one faster than its
+// objective, training tasks, one acceptable and one at its objective, and one task
+// without progress data.
 func Example() policy.Snapshot {
 	number := func(x float64) *float64 { return &x }
 	work := func(x policy.CPUSeconds) *policy.CPUSeconds { return &x }

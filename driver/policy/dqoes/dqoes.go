@@ -1,10 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package dqoes divides a node's CPU by the response times that services are asked
-// for, as DQoES does (thesis on TRADL and DQoES, §4.2 and §5.2): Algorithm 2 sorts
-// services into classes and moves their limits, Algorithm 3, the adaptive
-// listener, says when the next run is due.
+// Package dqoes divides a node's CPU by the response time objectives of services, as
+// DQoES does (thesis on TRADL and DQoES, §4.2 and §5.2): Algorithm 2 classifies
+// services and moves their limits, Algorithm 3, the adaptive listener, sets the time of
+// the next run.
 //
 // With p, the measured response time, o, the objective, and q = o − p:
 //
@@ -13,12 +13,11 @@
 //	S  satisfied     otherwise    L
 //	B  worse         q < −α·o     L · (1 + q/Q_B · R_G · β), not above the pool
 //
-// Q_G and Q_B are the sums of q over a class, R_G is what can be taken: the CPU that
-// class G uses, the idle part of the pool (headroom, ours), and what tasks that are not
-// services have to spare (DecideWith, ours). φ is the fair share, 1/n with equal
-// entitlements.
+// Q_G and Q_B are the sums of q over a class. R_G is the reclaimable CPU: the use of
+// class G and the idle part of the pool (headroom, ours). φ is the fair share, 1/n with
+// equal entitlements.
 //
-// Where the thesis leaves something open, the choice is documented beside the rule.
+// Where the thesis is ambiguous, the choice is documented at the rule.
 package dqoes
 
 import (
@@ -29,7 +28,6 @@ import (
 	"github.com/ebbtide/ebbtide/internal/waterfill"
 )
 
-// The rules that a Decision can name.
 const (
 	// RuleGood: better than asked: gives CPU away.
 	RuleGood = "dqoes.good"
@@ -47,50 +45,42 @@ const (
 	RuleNoService = "dqoes.no-service"
 )
 
-// rounding is the relative error that comparisons forgive, so that neither the
-// order of the input nor the last bit of α·o decides anything.
+// rounding is the relative tolerance of comparisons: neither the order of the input nor
+// the last bit of α·o may matter.
 const rounding = 1e-9
 
-// Decide runs Algorithms 2 and 3, in this order, on a valid snapshot.
+// Decide runs Algorithm 2, then 3, on a valid snapshot.
 //
-// Bounds. Every limit of the result is in [φ/2, 1], whatever the class: the thesis bounds
-// class G only, but a limit may stem from a time when more tasks were there. Its prose
-// has 1/(2·|G|), its pseudo-code 1/(2·|C|): n = |C|, with the tasks that are not services.
-// So a service whose objective cannot be reached may ask for the whole pool, and yet all
-// others keep a floor: as ceilings, limits of φ/2 and more leave each task φ/2 of the CPU
-// at least; enforced as weights they must be bounded once more (Outcome.Floor), for they
-// may sum to more than 1.
+// Bounds. Every limit of the result is in [φ/2, 1], whatever the class. The thesis
+// bounds class G only, but a limit may date from a time with more tasks; its prose has
+// 1/(2·|G|), its pseudo-code 1/(2·|C|), and n = |C| includes other tasks. So a service
+// with an unreachable objective may ask for the whole pool while all others keep a
+// floor: as ceilings, such limits leave each task φ/2; as weights they need a bound of
+// their own (Outcome.Floor), because they may sum to more than 1.
 //
-// R_G. Published, class B can never grow while G is empty, on an idle pool neither.
-// With Params.Headroom the idle part of the pool is added, for both classes. R_G is at
-// most 1, the pool, even if tasks borrow from outside of it: the step of a single
-// service is at most β. At R_G = 0, a full pool in which no service is better than asked,
-// limits stay: services with one unreachable objective that have equal limits keep
-// them, but different ones from another time do not come together (StepProportional
-// brings them).
+// R_G. As published, class B cannot grow while G is empty, even on an idle pool.
+// Params.Headroom adds the idle part of the pool, for both classes. R_G is at most 1,
+// even if tasks use CPU outside the pool, so that a service moves by at most β. At R_G
+// = 0, a full pool without class G, limits stay: services with the same unreachable
+// objective keep limits that differ from earlier times (StepProportional equalises
+// them).
 //
 // Unmeasured services (no batch ended in the interval) are in no class, sum or count
-// and keep their limit: applying the same figure twice would take the same step
-// twice, and a slow service under a short interval would never be measured if its
-// limit fell meanwhile. What they use is not idle. On an event nothing was measured:
-// limits and state stay, and the interval is the initial one.
+// and keep their limits: a repeated figure would repeat the step, and a slow service
+// under a short interval would never be measured if its limit kept falling. Their use
+// is not idle. On an event nothing was measured: limits and state stay, and the
+// interval is the initial one.
 //
-// The listener compares with the state of the last run. If the number of satisfied
-// services fell, the interval is halved, down to the initial one, and the trend
-// begins anew; that goes first, as a broken stability outweighs a trend.
-// Otherwise, the third run in a row in which both sums moved towards 0, strictly,
-// doubles the interval, up to the maximum (the thesis says three times and counts to
-// two: three). A sum that is 0 and stays 0 has not moved: as published, the interval
-// of a node whose services are all satisfied stays as it is. In all other cases the
-// interval stays. Unmeasured services make counts and sums incomparable: with any,
-// the number has fallen only if it did even with all of them satisfied, and there
-// is no trend.
-func Decide(s policy.Snapshot, p Params) policy.Outcome { return DecideWith(s, p, 0) }
-
-// DecideWith is Decide where services may take extra of what other tasks use.
-func DecideWith(s policy.Snapshot, p Params, extra policy.Share) policy.Outcome {
+// The listener compares with the last run's state. If fewer services are satisfied, the
+// interval is halved, down to the initial one, and the trend restarts. Otherwise the
+// third consecutive run in which both sums moved strictly towards 0 doubles the
+// interval, up to the maximum (the thesis says three times and counts to two). A sum
+// that stays 0 has not moved, so that the interval of a fully satisfied node stays, as
+// published. Unmeasured services make counts and sums incomparable: then there is no
+// trend, and the count has fallen only if it would have with all of them satisfied.
+func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	n := newNode(s, p)
-	n.classify(extra)
+	n.classify()
 	switch {
 	case s.Event != policy.EventNone:
 		n.keep()
@@ -102,7 +92,7 @@ func DecideWith(s policy.Snapshot, p Params, extra policy.Share) policy.Outcome 
 	return n.output()
 }
 
-// node is the state of one run. Slices have an element for each task of the snapshot.
+// node is the state of a run. Slices have one element per task of the snapshot.
 type node struct {
 	policy.Snapshot
 	params        Params
@@ -110,14 +100,14 @@ type node struct {
 	fair          []policy.Share // φ
 	equal         bool           // all fair shares are 1/n
 	class         []policy.Class
-	q             []float64 // o − p of the measured ones
-	sum           State     // of this run, but for Trend
+	q             []float64 // o − p of measured services
+	sum           State     // of this run, except Trend
 	unmeasured    int
-	reclaimable   policy.Share // R_G with all that is added to it
-	pool          policy.Share // what measured services can have together
+	reclaimable   policy.Share // R_G with its additions
+	pool          policy.Share // for all measured services
 	limit         []policy.Share
 	overcommitted bool           // StepProportional: the pool is too small for the faster aim
-	asked         []policy.Share // StepProportional: the limits before the largest were cut, if they were
+	uncut         []policy.Share // StepProportional: the limits before level cut them, else nil
 }
 
 func newNode(s policy.Snapshot, p Params) *node {
@@ -137,7 +127,7 @@ func newNode(s policy.Snapshot, p Params) *node {
 }
 
 // classify is Algorithm 2, lines 2–15.
-func (n *node) classify(extra policy.Share) {
+func (n *node) classify() {
 	var used, others, usedGood, usedUnmeasured policy.Share
 	for i, t := range n.Tasks {
 		if !t.Service() {
@@ -165,18 +155,17 @@ func (n *node) classify(extra policy.Share) {
 			n.sum.Satisfied++
 		}
 	}
-	others = max(min(1, others), extra) // extra is a part of it
-	n.reclaimable = usedGood + extra
+	others = min(1, others)
+	n.reclaimable = usedGood
 	if n.params.Headroom {
 		n.reclaimable += max(0, 1-used-others)
 	}
 	if n.reclaimable = min(1, n.reclaimable); n.reclaimable < rounding {
-		n.reclaimable = 0 // only the last bits of a sum
+		n.reclaimable = 0 // only rounding errors
 	}
-	n.pool = max(0, min(1, 1-others+extra)-usedUnmeasured)
+	n.pool = max(0, 1-others-usedUnmeasured)
 }
 
-// keep leaves all limits as they are.
 func (n *node) keep() {
 	for _, i := range n.services {
 		n.limit[i] = n.bound(i, n.Tasks[i].Bound())
@@ -191,7 +180,7 @@ func (n *node) published() {
 	}
 }
 
-// part is the service's part of its class's sum, with the sign of the step.
+// part is the service's part of its class's sum, signed like the step.
 func (n *node) part(i int) float64 {
 	switch n.class[i] {
 	case policy.Good:
@@ -203,25 +192,24 @@ func (n *node) part(i int) float64 {
 	}
 }
 
-// proportional is StepProportional.
 func (n *node) proportional() {
-	n.towards(1 - n.params.Alpha/2)
+	n.moveTowards(1 - n.params.Alpha/2)
 	if n.fits() {
 		return
 	}
 	n.overcommitted = true
-	n.towards(n.shortAim())
+	n.moveTowards(n.shortAim())
 	if !n.fits() {
-		n.asked = slices.Clone(n.limit)
+		n.uncut = slices.Clone(n.limit)
 		n.level()
 	}
 }
 
-// shortAim is what services aim at while the pool is short, as a part of o.
+// shortAim is the aim on a short pool, as a part of o.
 func (n *node) shortAim() float64 { return 1 + n.params.Alpha/4 }
 
-// towards sets the limits for response times of aim·o.
-func (n *node) towards(aim float64) {
+// moveTowards moves the limits towards response times of aim·o.
+func (n *node) moveTowards(aim float64) {
 	for _, i := range n.services {
 		t := n.Tasks[i]
 		limit := t.Bound()
@@ -237,8 +225,7 @@ func (n *node) towards(aim float64) {
 	}
 }
 
-// need is the limit with which a service would answer in aim·o; 0 when that cannot
-// be said.
+// need is the limit for a response time of aim·o; 0 if unknown.
 func (n *node) need(i int, aim float64) policy.Share {
 	t := n.Tasks[i]
 	if n.class[i] == policy.Unmeasured || t.Use == 0 || *t.ResponseS == 0 {
@@ -251,7 +238,8 @@ func (n *node) need(i int, aim float64) policy.Share {
 	return base * policy.Share(*t.ResponseS / *t.ObjectiveS / aim)
 }
 
-// fits says whether the limits of the measured services sum to what they can have.
+// fits reports whether the limits of the measured services fit into their part of the
+// pool.
 func (n *node) fits() bool {
 	var sum policy.Share
 	for _, i := range n.services {
@@ -262,7 +250,8 @@ func (n *node) fits() bool {
 	return sum <= n.pool*(1+rounding)
 }
 
-// level cuts the largest limits to one level of their fair shares, so that the sum fits.
+// level cuts the largest limits to one level of their fair shares, so that the sum
+// fits.
 func (n *node) level() {
 	var cut []int
 	var claims []waterfill.Claim
@@ -279,14 +268,12 @@ func (n *node) level() {
 	}
 }
 
-// floor is the least limit of a service.
 func (n *node) floor(i int) policy.Share { return n.fair[i] / 2 }
 
 func (n *node) bound(i int, limit policy.Share) policy.Share {
 	return min(1, max(limit, n.floor(i)))
 }
 
-// output puts the results together.
 func (n *node) output() policy.Outcome {
 	out := policy.Outcome{Tasks: make([]policy.Decision, len(n.Tasks)), Floor: 0.5}
 	for i, t := range n.Tasks {
@@ -302,7 +289,7 @@ func (n *node) output() policy.Outcome {
 			d.Rule = RuleGood
 		case d.Class == policy.Satisfied:
 			d.Rule = RuleSatisfied
-		case n.nothingFor(i):
+		case n.starved(i):
 			d.Rule = RuleBadFull
 		default:
 			d.Rule = RuleBad
@@ -315,23 +302,22 @@ func (n *node) output() policy.Outcome {
 	return out
 }
 
-// nothingFor says whether a service of class B gets nothing because the pool is full.
-func (n *node) nothingFor(i int) bool {
+// starved reports whether a service of class B gets nothing because the pool is full.
+func (n *node) starved(i int) bool {
 	if n.params.Step == StepProportional {
 		return n.cut(i) && n.limit[i] <= n.Tasks[i].Bound()
 	}
 	return n.reclaimable == 0
 }
 
-// cut says whether a service's limit was one of the largest, which were cut.
-func (n *node) cut(i int) bool { return n.asked != nil && n.limit[i] < n.asked[i] }
+func (n *node) cut(i int) bool { return n.uncut != nil && n.limit[i] < n.uncut[i] }
 
 // listen is Algorithm 3.
 func (n *node) listen() (next State, interval float64) {
-	last, _ := stateOf(n.Snapshot) // Check has read it
+	last, _ := stateOf(n.Snapshot) // validated by Check
 	if n.Event != policy.EventNone {
 		if len(n.services) == 0 {
-			last = State{} // nothing to compare the next ones with
+			last = State{} // nothing to compare with later
 		}
 		return last, n.InitialIntervalS
 	}

@@ -18,31 +18,26 @@ import (
 
 func num(x float64) *float64 { return &x }
 
-// task builds a measured service.
 func task(id string, objective, response float64, use, limit policy.Share) policy.Task {
 	return policy.Task{ID: id, Entitlement: 1, ObjectiveS: &objective, ResponseS: &response, Use: use, Limit: limit}
 }
 
-// blind builds a service without a response time.
-func blind(id string, use, limit policy.Share) policy.Task {
+func unmeasured(id string, use, limit policy.Share) policy.Task {
 	return policy.Task{ID: id, Entitlement: 1, ObjectiveS: num(10), Use: use, Limit: limit}
 }
 
-// input is a snapshot with parameters.
 type input struct {
 	policy.Snapshot
 	Params Params
-	extra  policy.Share
 }
 
-// outcome is one with the state decoded.
 type outcome struct {
 	policy.Outcome
 	State State
 }
 
 func (in input) decide() outcome {
-	out := DecideWith(in.Snapshot, in.Params, in.extra)
+	out := Decide(in.Snapshot, in.Params)
 	state, err := stateOf(policy.Snapshot{State: out.State})
 	if err != nil {
 		panic(err)
@@ -50,7 +45,6 @@ func (in input) decide() outcome {
 	return outcome{out, state}
 }
 
-// check is what the policy reports of the input.
 func (in input) check() error {
 	var errs fields.Errors
 	for _, err := range []error{in.Validate(), Check(in.Snapshot), CheckParams(in.Params)} {
@@ -68,16 +62,15 @@ func of(tasks ...policy.Task) input {
 	}
 }
 
-// with returns the input with other params.
 func (in input) with(change func(*Params)) input {
 	change(&in.Params)
 	return in
 }
 
 // beside adds tasks that are no services, n in all with these, that use a part of the
-// pool of which services may take extra.
-func (in input) beside(n int, use, extra policy.Share) input {
-	in.Tasks, in.extra = slices.Clone(in.Tasks), extra
+// pool.
+func (in input) beside(n int, use policy.Share) input {
+	in.Tasks = slices.Clone(in.Tasks)
 	for more := n - len(in.Tasks); more > 0; more-- {
 		in.Tasks = append(in.Tasks, policy.Task{ID: fmt.Sprint("other-", more), Entitlement: 1, Use: use})
 		use = 0
@@ -87,14 +80,12 @@ func (in input) beside(n int, use, extra policy.Share) input {
 
 func proportional(p *Params) { p.Step = StepProportional }
 
-// shown is a decision in short.
 type shown struct {
 	Class policy.Class
 	Limit policy.Share
 	Rule  string
 }
 
-// show is what becomes of services.
 func show(out outcome) []shown {
 	var all []shown
 	for _, d := range out.Tasks {
@@ -105,7 +96,6 @@ func show(out outcome) []shown {
 	return all
 }
 
-// near compares what is shown, limits to the last bits.
 func near(t *testing.T, want, got []shown) {
 	t.Helper()
 	must.Len(t, len(want), got)
@@ -129,7 +119,7 @@ func TestDecide_classes(t *testing.T) {
 		{40, 44, policy.Satisfied},
 		{40, 44.001, policy.Bad},
 		{20, 31.6, policy.Bad},
-		{0.3, 0.33, policy.Satisfied}, // 0.3 − 0.33 is a little below −0.03
+		{0.3, 0.33, policy.Satisfied}, // 0.3 − 0.33 is slightly below −0.03
 		{0.3, 0.27, policy.Satisfied},
 		{0.3, 0, policy.Good},
 		{math.SmallestNonzeroFloat64, 0, policy.Good},
@@ -174,7 +164,7 @@ func TestDecide_published(t *testing.T) {
 			[]shown{{policy.Good, 0.25, RuleGood}, {policy.Bad, 1, RuleBad}},
 		}, {
 			"limits from a fuller node are raised to the floor in all classes",
-			of(task("a", 40, 20, 0.1, 0.01), task("b", 40, 40, 0.1, 0.01), task("c", 10, 20, 0.8, 0.01), blind("d", 0, 0.01)),
+			of(task("a", 40, 20, 0.1, 0.01), task("b", 40, 40, 0.1, 0.01), task("c", 10, 20, 0.8, 0.01), unmeasured("d", 0, 0.01)),
 			[]shown{{policy.Good, 0.125, RuleGood}, {policy.Satisfied, 0.125, RuleSatisfied}, {policy.Bad, 0.125, RuleBad}, {policy.Unmeasured, 0.125, RuleUnmeasured}},
 		}, {
 			"published: nothing to take while G is empty, on an idle pool neither",
@@ -190,23 +180,19 @@ func TestDecide_published(t *testing.T) {
 			[]shown{{policy.Good, 0.4 * (1 - 0.7*0.1), RuleGood}, {policy.Bad, 0.5 * (1 + 0.7*0.1), RuleBad}},
 		}, {
 			"what unmeasured services use is not idle", // R_G = 0.2
-			of(task("a", 10, 20, 0.5, 0.5), blind("b", 0.3, 0.5)),
+			of(task("a", 10, 20, 0.5, 0.5), unmeasured("b", 0.3, 0.5)),
 			[]shown{{policy.Bad, 0.5 * (1 + 0.2*0.1), RuleBad}, {policy.Unmeasured, 0.5, RuleUnmeasured}},
 		}, {
 			"a full pool: nothing to take", // 1 − 0.7 − 0.2 − 0.1 > 0
 			of(task("a", 10, 20, 0.7, 0.9), task("b", 10, 10, 0.2, 0.5), task("c", 10, 10, 0.1, 0.5)),
 			[]shown{{policy.Bad, 0.9, RuleBadFull}, {policy.Satisfied, 0.5, RuleSatisfied}, {policy.Satisfied, 0.5, RuleSatisfied}},
 		}, {
-			"others: what they use is not idle, what they can spare can be taken", // 0.5 + 0.1 used, 0.3 idle, 0.1 extra
-			of(task("a", 10, 20, 0.5, 0.5)).beside(3, 0.2, 0.1),
-			[]shown{{policy.Bad, 0.5 * (1 + 0.4*0.1), RuleBad}},
-		}, {
-			"extra without headroom, and without others",
-			of(task("a", 10, 20, 0.5, 0.5)).with(bare).beside(3, 0, 0.2),
-			[]shown{{policy.Bad, 0.5 * (1 + 0.2*0.1), RuleBad}},
+			"what others use is not idle", // 0.5 + 0.2 used, R_G = 0.3
+			of(task("a", 10, 20, 0.5, 0.5)).beside(3, 0.2),
+			[]shown{{policy.Bad, 0.5 * (1 + 0.3*0.1), RuleBad}},
 		}, {
 			"n counts the others for the floor",
-			of(task("a", 40, 20, 1, 0.1), task("b", 40, 20, 1, 0.01)).beside(10, 0, 0),
+			of(task("a", 40, 20, 1, 0.1), task("b", 40, 20, 1, 0.01)).beside(10, 0),
 			[]shown{{policy.Good, 0.1 * (1 - 0.5*0.1), RuleGood}, {policy.Good, 0.05, RuleGood}},
 		}, {
 			"R_G is at most the pool",
@@ -227,10 +213,10 @@ func TestDecide_published(t *testing.T) {
 	}
 }
 
-// half is half of the way from one limit to another, in logarithms.
+// half is half the way from one limit to another, in logarithms.
 func half(from, to policy.Share) policy.Share { return policy.Share(math.Sqrt(float64(from * to))) }
 
-// StepProportional: aims are 0.95·o, and 1.025·o where the pool is short.
+// StepProportional: aims are 0.95·o, and 1.025·o on a short pool.
 func TestDecide_proportional(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -255,7 +241,7 @@ func TestDecide_proportional(t *testing.T) {
 			[]shown{{policy.Bad, half(0.6, 0.6*12/9.5), RuleBad}},
 		}, {
 			"no use, or no time: limits stay",
-			of(task("a", 10, 12, 0, 0.4), task("b", 10, 0, 0.1, 0.3), blind("c", 0, 0.2)),
+			of(task("a", 10, 12, 0, 0.4), task("b", 10, 0, 0.1, 0.3), unmeasured("c", 0, 0.2)),
 			[]shown{{policy.Bad, 0.4, RuleBad}, {policy.Good, 0.3, RuleGood}, {policy.Unmeasured, 0.2, RuleUnmeasured}},
 		}, {
 			"short: all aim at 1.025·o, satisfied ones move towards it", // at 0.95·o: 0.29 + 0.24 + 0.12 + 0.1 + 0.266
@@ -277,13 +263,13 @@ func TestDecide_proportional(t *testing.T) {
 			},
 		}, {
 			"the level: within what others and unmeasured ones leave, not below the floor",
-			of(task("a", 1, 20, 0.3, 0.5), task("b", 1, 20, 0.3, 0.5), blind("c", 0.1, 0.7)).
-				beside(5, 0.4, 0.1),
+			of(task("a", 1, 20, 0.3, 0.5), task("b", 1, 20, 0.3, 0.5), unmeasured("c", 0.1, 0.7)).
+				beside(5, 0.3),
 			[]shown{{policy.Bad, 0.3, RuleBadFull}, {policy.Bad, 0.3, RuleBadFull}, {policy.Unmeasured, 0.7, RuleUnmeasured}},
 		}, {
 			"nothing left: the floor",
 			of(task("a", 1, 20, 0.3, 0.5), task("b", 1, 20, 0.3, 0.5)).
-				beside(5, 1, 0),
+				beside(5, 1),
 			[]shown{{policy.Bad, 0.1, RuleBadFull}, {policy.Bad, 0.1, RuleBadFull}},
 		},
 	} {
@@ -322,8 +308,8 @@ func TestDecide_listener(t *testing.T) {
 		{"down to the initial one", nil, State{0, 0, 2, 0}, 30, State{20, -10, 1, 0}, 20},
 		{"at the initial one already", nil, State{0, 0, 2, 0}, 20, State{20, -10, 1, 0}, 20},
 		{"below the initial one", nil, State{0, 0, 2, 0}, 10, State{20, -10, 1, 0}, 10},
-		{"unmeasured: perhaps still satisfied", []policy.Task{good, bad, blind("d", 0, 1)}, State{20.1, -10.1, 1, 2}, 40, State{20, -10, 0, 0}, 40},
-		{"unmeasured: fewer all the same", []policy.Task{good, bad, blind("d", 0, 1)}, State{20.1, -10.1, 2, 2}, 40, State{20, -10, 0, 0}, 20},
+		{"unmeasured: perhaps still satisfied", []policy.Task{good, bad, unmeasured("d", 0, 1)}, State{20.1, -10.1, 1, 2}, 40, State{20, -10, 0, 0}, 40},
+		{"unmeasured: fewer all the same", []policy.Task{good, bad, unmeasured("d", 0, 1)}, State{20.1, -10.1, 2, 2}, 40, State{20, -10, 0, 0}, 20},
 		{"nobody left", []policy.Task{}, State{20, -10, 1, 2}, 40, State{}, 20},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -348,28 +334,28 @@ func TestDecide_why(t *testing.T) {
 		in   input
 		want string // of the last service
 	}{
-		{"unmeasured", of(blind("a", 0, 1)),
+		{"unmeasured", of(unmeasured("a", 0, 1)),
 			"no batch ended in the interval, objective 10 s: keeps its limit; limit 1 → 1, use 0"},
-		{"unmeasured, raised", of(blind("a", 0, 0.2)),
+		{"unmeasured, raised", of(unmeasured("a", 0, 0.2)),
 			"no batch ended in the interval, objective 10 s: keeps its limit, bounded by the floor 1/(2n) = 0.5; limit 0.2 → 0.5, use 0"},
 		{"satisfied", of(task("a", 10, 10.5, 0.4, 0.6)),
 			"response 10.5 s is within 10 % of the objective 10 s: satisfied, limit stays; limit 0.6 → 0.6, use 0.4"},
 		{"good", of(task("a", 40, 20, 0.5, 0.8)),
-			"response 20 s is below the objective 40 s by more than 10 %: better than asked, gives away q/Q_G·R_G·β = 20/20·1·0.1 of its limit; limit 0.8 → 0.72, use 0.5"},
+			"response 20 s is below the objective 40 s by more than 10 %: better than asked, releases q/Q_G·R_G·β = 20/20·1·0.1 of its limit; limit 0.8 → 0.72, use 0.5"},
 		{"good, floor", of(task("a", 40, 20, 0.5, 0.51)),
-			"response 20 s is below the objective 40 s by more than 10 %: better than asked, gives away q/Q_G·R_G·β = 20/20·1·0.1 of its limit, bounded by the floor 1/(2n) = 0.5; limit 0.51 → 0.5, use 0.5"},
+			"response 20 s is below the objective 40 s by more than 10 %: better than asked, releases q/Q_G·R_G·β = 20/20·1·0.1 of its limit, bounded by the floor 1/(2n) = 0.5; limit 0.51 → 0.5, use 0.5"},
 		{"bad", of(task("a", 10, 20, 0.5, 0.8)),
 			"response 20 s is above the objective 10 s by more than 10 %: worse than asked, gets q/Q_B·R_G·β = -10/-10·0.5·0.1 of its limit more; limit 0.8 → 0.84, use 0.5"},
 		{"bad, pool", of(task("a", 10, 20, 0.5, 1)),
 			"response 20 s is above the objective 10 s by more than 10 %: worse than asked, gets q/Q_B·R_G·β = -10/-10·0.5·0.1 of its limit more, bounded by the pool; limit 1 → 1, use 0.5"},
 		{"bad, full", of(task("a", 10, 20, 1, 0.8)),
-			"response 20 s is above the objective 10 s by more than 10 %: worse than asked, but nobody has CPU to spare, limit stays; limit 0.8 → 0.8, use 1"},
+			"response 20 s is above the objective 10 s by more than 10 %: worse than asked, but no CPU is reclaimable, limit stays; limit 0.8 → 0.8, use 1"},
 		{"proportional, good", of(task("a", 40, 30, 0.8, 0.9)).with(proportional),
 			"response 30 s is below the objective 40 s by more than 10 %: better than asked, needs 0.6316 for 38 s, goes half of the way; limit 0.9 → 0.7539, use 0.8"},
-		{"proportional, factor", of(task("a", 1, 30, 0.2, 0.3)).with(proportional).beside(2, 0, 0),
+		{"proportional, factor", of(task("a", 1, 30, 0.2, 0.3)).with(proportional).beside(2, 0),
 			"response 30 s is above the objective 1 s by more than 10 %: worse than asked, needs 9.474 for 0.95 s, goes a factor 2; limit 0.3 → 0.6, use 0.2"},
 		{"proportional, unknown need", of(task("a", 1, 30, 0, 0.7)).with(proportional),
-			"response 30 s is above the objective 1 s by more than 10 %: worse than asked, but what it needs cannot be said from its use: limit stays; limit 0.7 → 0.7, use 0"},
+			"response 30 s is above the objective 1 s by more than 10 %: worse than asked, but it used no CPU, so its need is unknown: limit stays; limit 0.7 → 0.7, use 0"},
 		{"proportional, satisfied", of(task("a", 10, 10, 0.4, 0.6)).with(proportional),
 			"response 10 s is within 10 % of the objective 10 s: satisfied, limit stays; limit 0.6 → 0.6, use 0.4"},
 		{"proportional, satisfied and short", of(append(short, task("a", 10, 9.5, 0.2, 0.21))...).with(proportional),
@@ -385,7 +371,6 @@ func TestDecide_why(t *testing.T) {
 	}
 }
 
-// lastService is the last decision on a service.
 func lastService(out outcome) (last policy.Decision) {
 	for _, d := range out.Tasks {
 		if d.Rule != RuleNoService {
@@ -395,31 +380,27 @@ func lastService(out outcome) (last policy.Decision) {
 	return last
 }
 
-// On an event nothing was measured: limits and state stay, the interval is the initial
-// one. The step of the interval before was taken already.
 func TestDecide_event(t *testing.T) {
 	for _, event := range []policy.Event{policy.EventJoin, policy.EventLeave} {
-		in := of(task("a", 40, 20, 0.3, 0.3), task("b", 10, 20, 0.3, 0.3), blind("c", 0, 0)).beside(4, 0.1, 0)
+		in := of(task("a", 40, 20, 0.3, 0.3), task("b", 10, 20, 0.3, 0.3), unmeasured("c", 0, 0)).beside(4, 0.1)
 		in.Event, in.Snapshot.State = event, State{30, -20, 1, 2}.Encode()
 		out := in.decide()
 		near(t, []shown{{policy.Good, 0.3, RuleEvent}, {policy.Bad, 0.3, RuleEvent}, {policy.Unmeasured, 1, RuleUnmeasured}}, show(out))
 		must.Eq(t, State{30, -20, 1, 2}, out.State)
 		must.Eq(t, 20.0, out.IntervalS)
-		must.StrContains(t, out.Tasks[0].Why, "a task has joined or left: keeps its limit until it is measured again; limit 0.3 → 0.3")
+		must.StrContains(t, out.Tasks[0].Why, "a task joined or left: keeps its limit until it is measured again; limit 0.3 → 0.3")
 		must.Eq(t, policy.Decision{ID: "other-1", Limit: out.Tasks[3].Limit, Rule: RuleNoService,
 			Why: "the task has no ebbtide_qoe_target: policy dqoes does not limit it"}, out.Tasks[3])
 		must.Eq(t, 1, out.Tasks[3].Bound())
 	}
 }
 
-// The last service takes the state with it.
-func TestDecide_lastLeaves(t *testing.T) {
-	in := of().beside(1, 0.1, 0)
+func TestDecide_lastServiceLeaves(t *testing.T) {
+	in := of().beside(1, 0.1)
 	in.Event, in.Snapshot.State = policy.EventLeave, State{30, -20, 1, 2}.Encode()
 	must.Eq(t, State{}, in.decide().State)
 }
 
-// Who was given more keeps more: floors, and the level that the largest are cut to.
 func TestDecide_entitlement(t *testing.T) {
 	in := of(task("big", 1, 20, 0.5, 0.9), task("small", 1, 20, 0.4, 0.9), task("good", 40, 1, 0.01, 0.01)).with(proportional)
 	in.Tasks[0].Entitlement, in.Tasks[1].Entitlement, in.Tasks[2].Entitlement = 6, 3, 1

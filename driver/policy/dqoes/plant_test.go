@@ -17,9 +17,8 @@ import (
 	"github.com/ebbtide/ebbtide/internal/waterfill"
 )
 
-// plant is a node with closed-loop services, each of which computes without a
-// pause: a batch takes work/CPU. The work is such that ten services with equal parts
-// answer in 31.6 s, as in the thesis.
+// plant is a node with closed-loop services, in which a batch takes work/CPU. Ten
+// services with equal parts answer in 31.6 s, as in the thesis.
 type plant struct {
 	objectives []float64
 	limits     []float64
@@ -28,7 +27,6 @@ type plant struct {
 
 const work = 3.16 // seconds of the whole pool per batch
 
-// quota gives each service what is left in equal parts, but not more than its limit.
 func quota(limits []float64) []float64 {
 	claims := make([]waterfill.Claim, len(limits))
 	for i, l := range limits {
@@ -37,7 +35,6 @@ func quota(limits []float64) []float64 {
 	return waterfill.Divide(1, claims)
 }
 
-// weights divides the whole pool in proportion to the limits.
 func weights(limits []float64) []float64 {
 	var sum float64
 	for _, l := range limits {
@@ -50,9 +47,8 @@ func weights(limits []float64) []float64 {
 	return cpu
 }
 
-// run lets the policy and the plant go on for so many runs. It returns the classes
-// of the last run, one letter each, and the number of the first run from which on
-// they were those.
+// run simulates runs. It returns the classes of the last run, one letter each, and the
+// first run from which they stay.
 func (p *plant) run(t *testing.T, params Params, runs int) (classes string, stable int) {
 	t.Helper()
 	in := input{Snapshot: policy.Snapshot{IntervalS: 20, InitialIntervalS: 20, MaxIntervalS: 320}, Params: params}
@@ -79,7 +75,6 @@ func (p *plant) run(t *testing.T, params Params, runs int) (classes string, stab
 	return classes, stable
 }
 
-// all returns n times x.
 func all(n int, x float64) []float64 { return slices.Repeat([]float64{x}, n) }
 
 func varied() []float64 { return []float64{75, 53, 61, 44, 31, 95, 82, 5, 13, 25} }
@@ -92,13 +87,13 @@ func ours() Params {
 	return p
 }
 
-// The published case with varied objectives, all services new: without a limit. The
-// thesis ends with 7 to 8 of 10 satisfied and the largest part for the 5 s one, which
-// nothing can satisfy. Without limits 1 of 10 is, the one with 31 s.
+// The published case with varied objectives and new services, without limits. The
+// thesis ends with 7 to 8 of 10 satisfied and the largest part for the unreachable 5 s.
+// Without limits 1 of 10 is, the one with 31 s.
 //
-// The linear plant bounds what can be had: at the floor of 1/20 a service answers in
-// 63.2 s, which is better than 75, 82 and 95 s ask for. With hard limits those three
-// stay in G, and without 5 s, 6 of 10 is the most that can be satisfied.
+// The linear plant bounds the result: at the floor of 1/20 a service answers in 63.2 s,
+// faster than the objectives of 75, 82 and 95 s. With hard limits those three stay in
+// G, and without 5 s at most 6 of 10 can be satisfied.
 func TestPlant_varied(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
@@ -106,7 +101,7 @@ func TestPlant_varied(t *testing.T) {
 		params    Params
 		start     float64
 		classes   string
-		fastest   int // the run from which on the classes stay, and some room
+		fastest   int // run from which the classes stay, with some room
 		slowest   int
 		satisfied int
 		met       int // satisfied or better
@@ -140,8 +135,8 @@ func TestPlant_varied(t *testing.T) {
 	})
 }
 
-// Ten times 40 s can be had by all, with hard limits: 10 of 10. Weights leave nothing
-// idle, so that all are better than asked.
+// Ten times 40 s is reachable: with hard limits 10 of 10 are satisfied; weights leave
+// nothing idle, so all are better.
 func TestPlant_identicalReachable(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -167,7 +162,7 @@ func TestPlant_identicalReachable(t *testing.T) {
 	}
 }
 
-// Ten times 20 s cannot be had: 0 of 10, all worse than asked, and equal parts.
+// Ten times 20 s is unreachable: all are worse, with equal parts.
 func TestPlant_identicalUnreachable(t *testing.T) {
 	for _, share := range []func([]float64) []float64{quota, weights} {
 		for _, params := range []Params{published(), ours()} {
@@ -179,8 +174,8 @@ func TestPlant_identicalUnreachable(t *testing.T) {
 		}
 	}
 
-	// From limits of another time the published step does not bring them together: with
-	// a full pool there is nothing that it could move. Ours does.
+	// The published step does not equalise old limits on a full pool; the proportional
+	// one does.
 	start := []float64{1, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1, 0.075, 0.05}
 	for _, share := range []func([]float64) []float64{quota, weights} {
 		p := plant{all(10, 20), slices.Clone(start), share}
@@ -189,11 +184,10 @@ func TestPlant_identicalUnreachable(t *testing.T) {
 	}
 }
 
-// spread returns how many times the largest is the smallest.
 func spread(xs []float64) float64 { return slices.Max(xs) / slices.Min(xs) }
 
-// Noise of the kernel must not swing the limits by as much as itself: a fifth more or
-// less than the weight for an interval, by chance, moves a limit by a third of that in the mean. (All of the way: by a half.)
+// Noise must be damped: an interval at 20 % off the weight moves a limit by a third of
+// that on average. (The full way: by half.)
 func TestPlant_noise(t *testing.T) {
 	const sigma = 0.2
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -228,8 +222,6 @@ func TestPlant_noise(t *testing.T) {
 	must.Less(t, 0.45*sigma, math.Sqrt(squares/(10*runs)))
 }
 
-// A service that cannot be satisfied leaves the others what they need (quota) and
-// never less than the floor.
 func TestPlant_greedy(t *testing.T) {
 	for _, params := range []Params{published(), ours()} {
 		p := plant{[]float64{0.001, 40, 40, 40}, all(4, 1), quota}
@@ -242,8 +234,8 @@ func TestPlant_greedy(t *testing.T) {
 	}
 }
 
-// An open-loop service computes a tenth of the time and is alone: with a hard limit of
-// l its batches take work/l. Limits that went by its use would starve it.
+// A lone open-loop service computes a tenth of the time: with a hard limit of l its
+// batches take work/l. Limits derived from its use would starve it.
 func TestPlant_openLoop(t *testing.T) {
 	const batch = 0.5 // seconds of the whole pool
 	for _, objective := range []float64{0.6, 1, 2, 5} {
@@ -251,7 +243,7 @@ func TestPlant_openLoop(t *testing.T) {
 		var class policy.Class
 		for range 20 {
 			response := batch / limit
-			in := of(task("a", objective, response, 0.05, policy.Share(limit))).with(proportional).beside(10, 0, 0)
+			in := of(task("a", objective, response, 0.05, policy.Share(limit))).with(proportional).beside(10, 0)
 			d := in.decide().Tasks[0]
 			limit, class = float64(d.Bound()), d.Class
 		}

@@ -12,7 +12,6 @@ import (
 	"github.com/ebbtide/ebbtide/internal/strictjson"
 )
 
-// Policy returns policy dqoes.
 func Policy() policy.Policy {
 	return policy.Definition[Params]{
 		Name:        "dqoes",
@@ -31,8 +30,8 @@ func Policy() policy.Policy {
 	}.Policy()
 }
 
-// Options are the agent options that set Params. The agent's step is ours; with
-// dqoes_step = "published" and dqoes_headroom = false it is the published form.
+// Options are the agent options of Params. The agent's default step is ours; dqoes_step
+// = "published" with dqoes_headroom = false is the thesis.
 func Options() []policy.Option {
 	return []policy.Option{
 		{Name: "dqoes_alpha", Kind: policy.KindNumber, Default: `0.1`, Param: "alpha", Allowed: "> 0, < 1",
@@ -46,15 +45,14 @@ func Options() []policy.Option {
 	}
 }
 
-// Params are the operator's settings.
 type Params struct {
 	// Alpha is α, in (0, 1): a service is satisfied within (1 ± α)·o.
 	Alpha float64 `json:"alpha" strict:"optional"`
-	// Beta is β, in (0, 1]: how much of what can be taken moves in one run.
+	// Beta is β, in (0, 1]: the part of the reclaimable CPU that moves in one run.
 	Beta float64 `json:"beta" strict:"optional"`
-	// Headroom adds the idle part of the pool to what can be taken.
+	// Headroom makes the idle part of the pool reclaimable.
 	Headroom bool `json:"headroom" strict:"optional"`
-	// Step says how limits move.
+	// Step is how limits move.
 	Step Step `json:"step" strict:"optional"`
 }
 
@@ -63,7 +61,6 @@ func DefaultParams() Params {
 	return Params{Alpha: 0.1, Beta: 0.1, Headroom: true, Step: StepPublished}
 }
 
-// CheckParams reports wrong parameters as a fields.Errors.
 func CheckParams(p Params) error {
 	var errs fields.Errors
 	if !(p.Alpha > 0 && p.Alpha < 1) {
@@ -78,46 +75,44 @@ func CheckParams(p Params) error {
 	return errs.Err()
 }
 
-// Step says how limits move.
+// Step is how limits move.
 type Step string
 
-// The ways in which limits move.
 const (
-	// StepPublished moves them by a part of what the good ones use (Algorithm 2).
+	// StepPublished moves limits by a part of R_G (Algorithm 2).
 	StepPublished Step = "published"
-	// StepProportional moves them towards what the response times ask for, instead of
-	// by a small part of it. It is ours.
+	// StepProportional moves limits towards what the response times need. It is ours.
 	//
 	// A closed-loop service that uses u and answers in p needs about u·p/o. The aim is
-	// (1 − α/2)·o, the middle of the faster half of what satisfies:
+	// (1 − α/2)·o, the middle of the faster half of the satisfied range:
 	//
 	//	     needs                     limit
 	//	G    N = u · p / aim           L ← √(L·N), within L/2 and 2L, [φ/2, 1]
 	//	S                              L
 	//	B    N = max(u, L) · p / aim   L ← √(L·N), within L/2 and 2L, [φ/2, 1]
 	//
-	// Class B starts from L where that is more than u: an open-loop service uses little
-	// on average and still needs its limit while it computes. A service that used no
-	// CPU keeps its limit.
+	// Class B starts from L if that exceeds u: an open-loop service uses little on
+	// average, but needs its limit while it computes. A service that used no CPU keeps
+	// its limit.
 	//
-	// √(L·N) is half of the way, in logarithms: what is missing is halved with each
-	// run. To go all of it would follow the chance of single intervals: the kernel
-	// gives a service 5 to 30 % more or less than its weight for one, and less after
-	// more, so limits would swing by twice that.
+	// √(L·N) is half the way, in logarithms, so that the error halves with each run.
+	// The full way would follow noise: in a single interval the kernel gives 5 to 30 %
+	// more or less than the weight, and the reverse in the next, so limits would swing
+	// by twice that.
 	//
-	// If these limits sum to more than what services can have, the pool less what other
-	// tasks and unmeasured services use, the aim is (1 + α/4)·o for all, and
-	// satisfied services that are off by more than α/4·o move towards it as well, with N
-	// as in class B: nobody keeps a reserve that another one lacks.
+	// If the limits sum to more than the pool less the use of other tasks and
+	// unmeasured services, the aim is (1 + α/4)·o for all, and satisfied services off
+	// by more than α/4·o move as well, with N as in class B: no service keeps a reserve
+	// that another lacks.
 	//
 	// If that is still too much, the largest limits are cut to one level of their fair
-	// shares, so that the sum fits (weighted max-min fairness): a service that asks for
-	// less than the level gets it, whatever others ask for, and services with one
-	// unreachable objective end with equal limits from wherever they started.
+	// shares (weighted max-min fairness): a service below the level gets what it needs,
+	// whatever the others ask for, and services with one unreachable objective end with
+	// equal limits.
 	StepProportional Step = "proportional"
 )
 
-// State is what one run hands to the next one.
+// State is passed from one run to the next.
 type State struct {
 	// QGood is Q_G, the sum of q over class G, in seconds; ≥ 0.
 	QGood float64 `json:"q_good"`
@@ -125,11 +120,10 @@ type State struct {
 	QBad float64 `json:"q_bad"`
 	// Satisfied is Q_S, the number of services in class S.
 	Satisfied int `json:"satisfied"`
-	// Trend counts the runs in a row that brought both sums nearer to 0.
+	// Trend counts the consecutive runs that brought both sums nearer to 0.
 	Trend int `json:"trend"`
 }
 
-// Validate reports wrong figures as a fields.Errors.
 func (s State) Validate() error {
 	var errs fields.Errors
 	if !fields.NonNegative(s.QGood) {
@@ -147,7 +141,6 @@ func (s State) Validate() error {
 	return errs.Err()
 }
 
-// stateOf reads the state of the last run; it is zero at the start.
 func stateOf(s policy.Snapshot) (state State, err error) {
 	if len(s.State) > 0 {
 		err = strictjson.Decode("state", s.State, &state)
@@ -155,11 +148,10 @@ func stateOf(s policy.Snapshot) (state State, err error) {
 	return state, err
 }
 
-// Encode returns the state as the next snapshot has it.
 func (s State) Encode() json.RawMessage {
 	data, err := json.Marshal(s)
 	if err != nil {
-		return nil // no figure of it is infinite or NaN
+		return nil // unreachable: no figure is infinite or NaN
 	}
 	return data
 }
@@ -177,7 +169,6 @@ func Check(s policy.Snapshot) error {
 	return errs.Err()
 }
 
-// Example returns a valid snapshot in which most rules fire.
 func Example() policy.Snapshot {
 	service := func(id string, objective, response float64, use, limit policy.Share) policy.Task {
 		return policy.Task{ID: id, Entitlement: 1, ObjectiveS: &objective, ResponseS: &response, Use: use, Limit: limit}

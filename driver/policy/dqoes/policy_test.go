@@ -49,7 +49,6 @@ func TestPolicy_checks(t *testing.T) {
 	}
 }
 
-// The example shows the rules of a node with something to take.
 func TestExample(t *testing.T) {
 	var rules []string
 	for _, d := range Decide(Example(), DefaultParams()).Tasks {
@@ -58,8 +57,6 @@ func TestExample(t *testing.T) {
 	must.Eq(t, []string{RuleGood, RuleGood, RuleSatisfied, RuleBad, RuleUnmeasured}, rules)
 }
 
-// The agent's options are the policy's parameters, and what is refused is what the policy
-// does not accept.
 func TestPolicy_Configure(t *testing.T) {
 	for _, tc := range []struct{ values, want string }{
 		{`{}`, `{"alpha":0.1,"beta":0.1,"headroom":true,"step":"proportional"}`},

@@ -16,7 +16,7 @@ import (
 	"github.com/ebbtide/ebbtide/internal/policytest"
 )
 
-// ordinary draws figures as they occur; anything draws extremes as well.
+// ordinary draws plausible figures; anything also extremes.
 func ordinary(low, high float64) *rapid.Generator[float64] { return rapid.Float64Range(low, high) }
 
 func anything(low, high float64) *rapid.Generator[float64] {
@@ -25,7 +25,6 @@ func anything(low, high float64) *rapid.Generator[float64] {
 	}))
 }
 
-// inputs draws valid inputs.
 func inputs(figures func(low, high float64) *rapid.Generator[float64]) *rapid.Generator[input] {
 	return rapid.Custom(func(t *rapid.T) input {
 		in := input{Snapshot: policy.Snapshot{
@@ -46,7 +45,6 @@ func inputs(figures func(low, high float64) *rapid.Generator[float64]) *rapid.Ge
 			Headroom: rapid.Bool().Draw(t, "headroom"),
 			Step:     rapid.SampledFrom([]Step{StepPublished, StepProportional}).Draw(t, "step"),
 		}}
-		// Equal requests, as in the thesis, or any.
 		entitlement := rapid.Just(1.0)
 		if rapid.Bool().Draw(t, "unequal") {
 			entitlement = rapid.Float64Range(0.1, 16)
@@ -65,7 +63,7 @@ func inputs(figures func(low, high float64) *rapid.Generator[float64]) *rapid.Ge
 		}
 		if rapid.Bool().Draw(t, "mixed") {
 			others := policy.Share(rapid.Float64Range(0, 1).Draw(t, "others"))
-			in = in.beside(len(in.Tasks)+rapid.IntRange(1, 5).Draw(t, "other tasks"), others, policy.Share(rapid.Float64Range(0, 1).Draw(t, "extra")))
+			in = in.beside(len(in.Tasks)+rapid.IntRange(1, 5).Draw(t, "other tasks"), others)
 		}
 		must.NoError(t, in.check())
 		return in
@@ -105,7 +103,8 @@ func TestDecide_properties(t *testing.T) {
 				}
 			case policy.Satisfied:
 				must.Eq(t, RuleSatisfied, d.Rule)
-				// In a short pool the proportional step moves these, too, from both sides.
+				// On a short pool the proportional step moves these as well, from both
+				// sides.
 				if published {
 					must.Eq(t, limit, d.Bound())
 				}
@@ -124,7 +123,6 @@ func TestDecide_properties(t *testing.T) {
 			}
 		}
 
-		// The state is one that the next run takes.
 		in.Snapshot.State = out.Outcome.State
 		must.NoError(t, in.check())
 		if in.Event != policy.EventNone {
@@ -139,16 +137,14 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// Neither the unit of entitlements nor the order of tasks matters.
-func TestDecide_entitled(t *testing.T) {
+func TestDecide_unitOfEntitlement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(ordinary).Draw(t, "in")
-		policytest.Entitled(t, func(s policy.Snapshot) policy.Outcome { return DecideWith(s, in.Params, in.extra) }, in.Snapshot,
+		policytest.Entitled(t, func(s policy.Snapshot) policy.Outcome { return Decide(s, in.Params) }, in.Snapshot,
 			rapid.SampledFrom([]float64{0x1p-10, 0.5, 8, 1024}).Draw(t, "factor"))
 	})
 }
 
-// The unit of time must not matter.
 func TestDecide_scaleFree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(ordinary).Draw(t, "in")
@@ -171,13 +167,11 @@ func TestDecide_scaleFree(t *testing.T) {
 	})
 }
 
-// The limits of a full pool fit into it, however many of its services ask for more
-// than there is (StepProportional).
 func TestDecide_fits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(ordinary).Draw(t, "in")
 		in.Tasks = slices.DeleteFunc(in.Tasks, func(t policy.Task) bool { return !t.Service() })
-		in.Params.Step, in.Event, in.extra = StepProportional, policy.EventNone, 0
+		in.Params.Step, in.Event = StepProportional, policy.EventNone
 		var sum policy.Share
 		for i := range in.Tasks {
 			if in.Tasks[i].ResponseS == nil {

@@ -10,8 +10,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// why explains a decision in one sentence: what was measured, which rule fired and
-// what it did to the limit.
 func (n *node) why(i int, d policy.Decision) string {
 	t := n.Tasks[i]
 	var s strings.Builder
@@ -21,7 +19,7 @@ func (n *node) why(i int, d policy.Decision) string {
 	case d.Class == policy.Unmeasured:
 		fmt.Fprintf(&s, "no batch ended in the interval, objective %.4g s: keeps its limit", *t.ObjectiveS)
 	case d.Rule == RuleEvent:
-		s.WriteString("a task has joined or left: keeps its limit until it is measured again")
+		s.WriteString("a task joined or left: keeps its limit until it is measured again")
 	default:
 		n.compare(&s, i)
 		if n.params.Step == StepProportional {
@@ -41,7 +39,6 @@ func (n *node) why(i int, d policy.Decision) string {
 	return s.String()
 }
 
-// compare says how the response time compares with the objective.
 func (n *node) compare(s *strings.Builder, i int) {
 	t, percent := n.Tasks[i], 100*n.params.Alpha
 	fmt.Fprintf(s, "response %.4g s ", *t.ResponseS)
@@ -61,9 +58,9 @@ func (n *node) whyPublished(s *strings.Builder, i int, d policy.Decision) {
 	case RuleSatisfied:
 		s.WriteString(": satisfied, limit stays")
 	case RuleBadFull:
-		s.WriteString(": worse than asked, but nobody has CPU to spare, limit stays")
+		s.WriteString(": worse than asked, but no CPU is reclaimable, limit stays")
 	case RuleGood:
-		fmt.Fprintf(s, ": better than asked, gives away q/Q_G·R_G·β = %.4g/%.4g·%.4g·%.4g of its limit",
+		fmt.Fprintf(s, ": better than asked, releases q/Q_G·R_G·β = %.4g/%.4g·%.4g·%.4g of its limit",
 			n.q[i], n.sum.QGood, n.reclaimable, p.Beta)
 	default:
 		fmt.Fprintf(s, ": worse than asked, gets q/Q_B·R_G·β = %.4g/%.4g·%.4g·%.4g of its limit more",
@@ -92,7 +89,7 @@ func (n *node) whyProportional(s *strings.Builder, i int, d policy.Decision) {
 		s.WriteString(": worse than asked")
 	}
 	if need == 0 {
-		s.WriteString(", but what it needs cannot be said from its use: limit stays")
+		s.WriteString(", but it used no CPU, so its need is unknown: limit stays")
 		return
 	}
 	fmt.Fprintf(s, ", needs %.4g for %.4g s", need, aim*(*t.ObjectiveS))

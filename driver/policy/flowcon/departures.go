@@ -5,7 +5,6 @@ package flowcon
 
 import "github.com/ebbtide/ebbtide/driver/policy"
 
-// departures lists where this package differs from the papers (ICPP 2019, TCC 2022).
 func departures() []policy.Departure {
 	return []policy.Departure{
 		{

@@ -17,23 +17,19 @@ import (
 
 func num(x float64) *float64 { return &x }
 
-// task builds a task with a measured growth.
 func task(id string, c policy.Category, g float64, limit policy.Share) policy.Task {
 	return policy.Task{ID: id, Entitlement: 1, Category: c, Growth: &g, Progress: num(g / 2), Limit: limit, Use: 0.5}
 }
 
-// blind builds a task without a growth.
-func blind(id string, c policy.Category, limit policy.Share) policy.Task {
+func unmeasured(id string, c policy.Category, limit policy.Share) policy.Task {
 	return policy.Task{ID: id, Entitlement: 1, Category: c, Limit: limit}
 }
 
-// input is a snapshot with parameters.
 type input struct {
 	policy.Snapshot
 	Params Params
 }
 
-// check is what the policy reports of the input.
 func (in input) check() error {
 	var errs fields.Errors
 	for _, err := range []error{in.Validate(), Check(in.Snapshot, in.Params), CheckParams(in.Params)} {
@@ -46,7 +42,6 @@ func (in input) check() error {
 
 func (in input) decide() policy.Outcome { return Decide(in.Snapshot, in.Params) }
 
-// fixed builds a valid input with a fixed α.
 func fixed(alpha float64, tasks ...policy.Task) input {
 	return input{
 		policy.Snapshot{Tasks: tasks, IntervalS: 40, InitialIntervalS: 20},
@@ -54,15 +49,14 @@ func fixed(alpha float64, tasks ...policy.Task) input {
 	}
 }
 
-// adaptive builds a valid input with an adaptive α.
 func adaptive(tasks ...policy.Task) input {
 	in := fixed(0, tasks...)
 	in.Params = DefaultParams()
 	return in
 }
 
-// The test vector of the project's reading of the papers: growths 0.6, 0.3, 0.1,
-// categories NL, WL, CL after the transition, β = 2, L of the watched task 0.4.
+// The project's test vector: growths 0.6, 0.3, 0.1, categories NL, WL, CL after the
+// transition, β = 2, L of the watched task 0.4.
 func TestDecide_vector(t *testing.T) {
 	out := fixed(0.35,
 		task("a", policy.NL, 0.6, 1),
@@ -81,8 +75,8 @@ func TestDecide_vector(t *testing.T) {
 		out.Tasks[2].Why)
 }
 
-// Algorithm 1, lines 2–13: the first of two tasks, the second one keeps the node
-// from being all in CL.
+// Algorithm 1, lines 2–13, on the first of two tasks; the second keeps the node from
+// being all in CL.
 func TestDecide_categories(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -153,7 +147,7 @@ func TestDecide_limits(t *testing.T) {
 			[]string{RuleNL, RuleWL},
 		}, {
 			"all in CL: free competition",
-			fixed(1, task("a", policy.CL, 0.2, 0.4), task("b", policy.WL, 0.5, 0.05), blind("c", policy.CL, 0.1)),
+			fixed(1, task("a", policy.CL, 0.2, 0.4), task("b", policy.WL, 0.5, 0.05), unmeasured("c", policy.CL, 0.1)),
 			[]float64{1, 1, 1},
 			[]string{RuleAllCL, RuleAllCL, RuleAllCL},
 		}, {
@@ -163,22 +157,22 @@ func TestDecide_limits(t *testing.T) {
 			[]string{RuleWL, RuleCL},
 		}, {
 			"unmeasured: no limit, and not in the sum",
-			fixed(0.1, blind("a", policy.NL, 0.3), task("b", policy.NL, 0.5, 0.5), task("c", policy.NL, 1.5, 0.5)),
+			fixed(0.1, unmeasured("a", policy.NL, 0.3), task("b", policy.NL, 0.5, 0.5), task("c", policy.NL, 1.5, 0.5)),
 			[]float64{1, 0.25, 0.75},
 			[]string{RuleUnmeasured, RuleNL, RuleNL},
 		}, {
 			"idle: category and limit stay",
-			fixed(0.1, blind("a", policy.WL, 0.3), blind("b", policy.CL, 0.45), task("c", policy.NL, 1, 0.5)),
+			fixed(0.1, unmeasured("a", policy.WL, 0.3), unmeasured("b", policy.CL, 0.45), task("c", policy.NL, 1, 0.5)),
 			[]float64{0.3, 0.45, 1},
 			[]string{RuleUndefined, RuleUndefined, RuleNL},
 		}, {
 			"idle: a limit from a fuller node is raised to the floor",
-			fixed(0.1, blind("a", policy.CL, 0.01), task("b", policy.NL, 1, 0.5)),
+			fixed(0.1, unmeasured("a", policy.CL, 0.01), task("b", policy.NL, 1, 0.5)),
 			[]float64{floor2, 1},
 			[]string{RuleUndefined, RuleNL},
 		}, {
 			"new: no limit, a growth known already counts in the sum",
-			fixed(0.1, task("a", policy.New, 3, 0), blind("b", policy.New, 0), task("c", policy.NL, 1, 0.5)),
+			fixed(0.1, task("a", policy.New, 3, 0), unmeasured("b", policy.New, 0), task("c", policy.NL, 1, 0.5)),
 			[]float64{1, 1, 0.25},
 			[]string{RuleJoin, RuleJoin, RuleNL},
 		}, {
@@ -215,7 +209,6 @@ func TestDecide_beta(t *testing.T) {
 	must.Positive(t, in.decide().Tasks[1].Bound())
 }
 
-// Nobody is there to leave CPU to, so a lone task has no limit, whatever its state.
 func TestDecide_lone(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -223,17 +216,17 @@ func TestDecide_lone(t *testing.T) {
 		want policy.Category
 		rule string
 	}{
-		{"new", blind("a", policy.New, 0), policy.NL, RuleJoin},
+		{"new", unmeasured("a", policy.New, 0), policy.NL, RuleJoin},
 		{"new, growth known", task("a", policy.New, 0, 0), policy.NL, RuleJoin},
-		{"unmeasured", blind("a", policy.NL, 0.5), policy.NL, RuleUnmeasured},
+		{"unmeasured", unmeasured("a", policy.NL, 0.5), policy.NL, RuleUnmeasured},
 		{"NL growing", task("a", policy.NL, 0.3, 0.5), policy.NL, RuleLone},
 		{"NL standing still, nothing new", stale(task("a", policy.NL, 0, 0.5)), policy.NL, RuleLone},
 		{"NL standing still", task("a", policy.NL, 0, 0.5), policy.WL, RuleLone},
 		{"WL growing", task("a", policy.WL, 0.3, 0.5), policy.NL, RuleLone},
 		{"WL standing still", task("a", policy.WL, 0, 0.5), policy.CL, RuleAllCL},
-		{"WL idle", blind("a", policy.WL, 0.5), policy.WL, RuleLone},
-		{"CL growing", task("a", policy.CL, 0.3, 0.5), policy.CL, RuleAllCL}, // α = −1
-		{"CL idle", blind("a", policy.CL, 0.5), policy.CL, RuleAllCL},
+		{"WL idle", unmeasured("a", policy.WL, 0.5), policy.WL, RuleLone},
+		{"CL growing", task("a", policy.CL, 0.3, 0.5), policy.CL, RuleAllCL},
+		{"CL idle", unmeasured("a", policy.CL, 0.5), policy.CL, RuleAllCL},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			out := adaptive(tc.task).decide()
@@ -242,13 +235,13 @@ func TestDecide_lone(t *testing.T) {
 			must.Eq(t, 1.0, float64(out.Tasks[0].Bound()))
 		})
 	}
-	// With a fixed α, NL can slow down while it is alone.
+	// With a fixed α, NL can slow down even alone.
 	out := fixed(0.5, task("a", policy.NL, 0.3, 0.5)).decide()
 	must.Eq(t, []string{RuleLone}, rules(out))
 	must.Eq(t, 1.0, float64(out.Tasks[0].Bound()))
 }
 
-// Algorithm 2: the interval and who enters NL.
+// Algorithm 2: the interval, and the tasks that enter NL.
 func TestDecide_events(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -258,8 +251,8 @@ func TestDecide_events(t *testing.T) {
 	}{
 		{"nothing happened", policy.EventNone, []policy.Task{task("a", policy.NL, 1, 1)}, 40},
 		{"all in CL: doubles", policy.EventNone, []policy.Task{task("a", policy.CL, 1, 1)}, 80},
-		{"a new task without the event", policy.EventNone, []policy.Task{blind("a", policy.New, 1)}, 40},
-		{"join", policy.EventJoin, []policy.Task{blind("a", policy.New, 1), task("b", policy.NL, 1, 1)}, 20},
+		{"a new task without the event", policy.EventNone, []policy.Task{unmeasured("a", policy.New, 1)}, 40},
+		{"join", policy.EventJoin, []policy.Task{unmeasured("a", policy.New, 1), task("b", policy.NL, 1, 1)}, 20},
 		{"join of one that converged elsewhere", policy.EventJoin, []policy.Task{task("a", policy.CL, 1, 1)}, 40},
 		{"leave", policy.EventLeave, []policy.Task{task("a", policy.NL, 1, 1)}, 20},
 		{"leave, the others are in CL", policy.EventLeave, []policy.Task{task("a", policy.CL, 1, 1), task("b", policy.CL, 1, 1)}, 40},
@@ -277,7 +270,6 @@ func TestDecide_events(t *testing.T) {
 	must.Eq(t, math.MaxFloat64, in.decide().IntervalS)
 }
 
-// The limits after a task has left do not remember it.
 func TestDecide_leave(t *testing.T) {
 	a, b := task("a", policy.NL, 0.6, 0.2), task("b", policy.NL, 0.2, 0.1)
 	in := fixed(0.1, a, b)
@@ -304,7 +296,7 @@ func TestDecide_adaptiveAlpha(t *testing.T) {
 		{"all in CL", []policy.Task{task("a", policy.CL, 1, 1), task("b", policy.CL, 2, 1)}, Off},
 		{"one task", []policy.Task{task("a", policy.NL, 0.6, 1)}, 0.3},
 		{"one task, in WL", []policy.Task{task("a", policy.WL, 0.6, 1)}, 0.3},
-		{"one task, unmeasured", []policy.Task{blind("a", policy.NL, 1)}, Off},
+		{"one task, unmeasured", []policy.Task{unmeasured("a", policy.NL, 1)}, Off},
 		{
 			"both categories: the mean of the means, CL has no part in it",
 			[]policy.Task{task("a", policy.NL, 0.8, 1), task("b", policy.NL, 0.4, 1), task("c", policy.WL, 0.2, 1), task("d", policy.CL, 9, 1)},
@@ -319,7 +311,7 @@ func TestDecide_adaptiveAlpha(t *testing.T) {
 			0.4,
 		}, {
 			"unmeasured tasks are not in the mean",
-			[]policy.Task{task("a", policy.NL, 0.8, 1), blind("b", policy.NL, 1), blind("c", policy.New, 1), task("d", policy.WL, 0.2, 1)},
+			[]policy.Task{task("a", policy.NL, 0.8, 1), unmeasured("b", policy.NL, 1), unmeasured("c", policy.New, 1), task("d", policy.WL, 0.2, 1)},
 			0.5,
 		}, {
 			"a new task with a growth is in the mean of NL",
@@ -327,7 +319,7 @@ func TestDecide_adaptiveAlpha(t *testing.T) {
 			0.3,
 		}, {
 			"nothing to set a threshold by",
-			[]policy.Task{task("a", policy.CL, 0.8, 1), blind("b", policy.NL, 1)},
+			[]policy.Task{task("a", policy.CL, 0.8, 1), unmeasured("b", policy.NL, 1)},
 			Off,
 		}, {
 			"all stand still",
@@ -345,16 +337,16 @@ func TestDecide_adaptiveAlpha(t *testing.T) {
 	}
 }
 
-// A converged task must not become a growing one because a newcomer, of which
-// nothing is known, has driven α to 0.
+// A converged task must not become a growing one because an unmeasured newcomer makes α
+// 0.
 func TestDecide_joinLeavesConverged(t *testing.T) {
-	in := adaptive(task("old", policy.CL, 0.01, 1), task("older", policy.CL, 0.03, 1), blind("young", policy.New, 1))
+	in := adaptive(task("old", policy.CL, 0.01, 1), task("older", policy.CL, 0.03, 1), unmeasured("young", policy.New, 1))
 	in.Event = policy.EventJoin
 	out := in.decide()
 	must.Eq(t, []policy.Category{policy.CL, policy.CL, policy.NL}, categories(out))
 	must.Eq(t, []string{RuleCL, RuleCL, RuleJoin}, rules(out))
 	must.InDelta(t, 0.25, float64(out.Tasks[0].Bound()), 1e-12)
-	must.StrContains(t, out.Tasks[0].Why, "no threshold, for no growing task has been measured: converged")
+	must.StrContains(t, out.Tasks[0].Why, "no threshold, as no growing task is measured: converged")
 }
 
 func TestDecide_why(t *testing.T) {
@@ -364,19 +356,19 @@ func TestDecide_why(t *testing.T) {
 		want string
 	}{
 		{
-			"join", adaptive(blind("a", policy.New, 0)),
+			"join", adaptive(unmeasured("a", policy.New, 0)),
 			"new: enters NL without a limit; category new → NL, limit none → 1, use 0",
 		}, {
-			"unmeasured", adaptive(blind("a", policy.NL, 1)),
+			"unmeasured", adaptive(unmeasured("a", policy.NL, 1)),
 			"growth is not known yet: stays in NL without a limit; category NL → NL, limit 1 → 1, use 0",
 		}, {
 			"all converged", adaptive(task("a", policy.CL, 0.25, 0.5)),
 			"all tasks have converged: no limits, free competition; category CL → CL, limit 0.5 → 1, use 0.5, G 0.25, P 0.125",
 		}, {
-			"lone", adaptive(blind("a", policy.WL, 0.5)),
+			"lone", adaptive(unmeasured("a", policy.WL, 0.5)),
 			"the only task: no limit; category WL → WL, limit 0.5 → 1, use 0",
 		}, {
-			"undefined", adaptive(blind("a", policy.WL, 0.5), task("b", policy.NL, 1, 1)),
+			"undefined", adaptive(unmeasured("a", policy.WL, 0.5), task("b", policy.NL, 1, 1)),
 			"used no CPU or reported nothing, so growth is undefined: keeps category and limit; category WL → WL, limit 0.5 → 0.5, use 0",
 		}, {
 			"watched", fixed(0.5, task("a", policy.NL, 0.25, 0.5), task("b", policy.NL, 1, 1)),
@@ -411,7 +403,7 @@ func rules(out policy.Outcome) []string {
 	return rs
 }
 
-// A category changes only on new evidence: one slow interval and a join after it are one
+// A category changes only on new evidence: a slow interval and a join after it are one
 // measurement.
 func TestDecide_fresh(t *testing.T) {
 	slow := task("slow", policy.NL, 0.1, 0.5)
@@ -421,7 +413,7 @@ func TestDecide_fresh(t *testing.T) {
 	must.Eq(t, policy.WL, out.Tasks[0].Category)
 
 	in.Tasks[0].Category, in.Tasks[0].CategoryEpoch = policy.WL, 7
-	in.Tasks = append(in.Tasks, blind("new", policy.New, 0))
+	in.Tasks = append(in.Tasks, unmeasured("new", policy.New, 0))
 	in.Event = policy.EventJoin
 	out = in.decide()
 	must.Eq(t, policy.WL, out.Tasks[0].Category, must.Sprint("the same measurement"))
@@ -433,7 +425,6 @@ func TestDecide_fresh(t *testing.T) {
 	must.Eq(t, policy.CL, in.decide().Tasks[0].Category)
 }
 
-// A task without use in the interval that has ended has no growth, whatever it had.
 func TestDecide_idle(t *testing.T) {
 	idle := task("idle", policy.WL, 1, 0.25)
 	idle.Use = 0
@@ -445,7 +436,6 @@ func TestDecide_idle(t *testing.T) {
 	must.Eq(t, policy.NL, in.decide().Tasks[0].Category)
 }
 
-// Who was given more has more: parts of the growth and floors go by the fair share.
 func TestDecide_entitlement(t *testing.T) {
 	big, small, slow := task("big", policy.NL, 1, 1), task("small", policy.NL, 1, 1), task("slow", policy.CL, 0, 1)
 	big.Entitlement, small.Entitlement, slow.Entitlement = 8000, 500, 1500
@@ -457,11 +447,10 @@ func TestDecide_entitlement(t *testing.T) {
 	must.StrContains(t, out.Tasks[2].Why, "raised to the floor φ/β = 0.075;")
 }
 
-// A task of which nothing is known has its fair share: new, unmeasured, or no training.
 func TestDecide_unknown(t *testing.T) {
-	service := blind("service", policy.New, 0)
+	service := unmeasured("service", policy.New, 0)
 	service.Kind, service.ObjectiveS = policy.Service, num(1)
-	in := fixed(0.5, blind("a", policy.NL, 1), blind("b", policy.WL, 1), task("c", policy.New, 1, 1), service)
+	in := fixed(0.5, unmeasured("a", policy.NL, 1), unmeasured("b", policy.WL, 1), task("c", policy.New, 1, 1), service)
 	var unknown []bool
 	for _, d := range in.decide().Tasks {
 		unknown = append(unknown, d.Unknown)
@@ -470,7 +459,7 @@ func TestDecide_unknown(t *testing.T) {
 	must.Eq(t, 0.5, in.decide().Floor)
 }
 
-// stale is a task of which nothing new was measured since it was last categorised.
+// stale is a task without new measurements since its last categorisation.
 func stale(t policy.Task) policy.Task {
 	t.Epoch, t.CategoryEpoch = 7, 7
 	return t

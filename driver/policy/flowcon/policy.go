@@ -13,7 +13,6 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Policy returns policy flowcon.
 func Policy() policy.Policy {
 	return policy.Definition[Params]{
 		Name:        "flowcon",
@@ -29,7 +28,6 @@ func Policy() policy.Policy {
 	}.Policy()
 }
 
-// Needs lists what a snapshot written by hand must give.
 func Needs() []string {
 	return []string{
 		"interval_s", "initial_interval_s", "event",
@@ -37,10 +35,8 @@ func Needs() []string {
 	}
 }
 
-// Check reports intervals that cannot be adapted.
 func Check(s policy.Snapshot, _ Params) error { return s.CheckIntervals().Err() }
 
-// Options are the agent options that set Params.
 func Options() []policy.Option {
 	return []policy.Option{
 		{Name: "alpha", Kind: policy.KindString, Default: `"adaptive"`, Param: "alpha", Allowed: "`adaptive`, or a number ≥ 0, as a string",
@@ -50,19 +46,17 @@ func Options() []policy.Option {
 	}
 }
 
-// Params are the operator's settings.
 type Params struct {
 	// Alpha is the threshold on G below which a task counts as converging.
 	Alpha Alpha `json:"alpha" strict:"optional"`
-	// Beta is β ≥ 1 of the floor: no limit is below a β-th of the fair share.
+	// Beta is β ≥ 1 of the floor: the minimum limit is the fair share / β.
 	Beta float64 `json:"beta" strict:"optional"`
 }
 
-// DefaultParams returns an adaptive α, and β = 2: TCC 2022 has 1, ICPP 2019 leaves it
-// to the operator.
+// DefaultParams returns an adaptive α and β = 2: TCC 2022 has 1, ICPP 2019 leaves it to
+// the operator.
 func DefaultParams() Params { return Params{Beta: 2} }
 
-// CheckParams reports wrong parameters as a fields.Errors.
 func CheckParams(p Params) error {
 	var errs fields.Errors
 	if a, fixed := p.Alpha.Fixed(); fixed && !fields.NonNegative(a) {
@@ -74,20 +68,18 @@ func CheckParams(p Params) error {
 	return errs.Err()
 }
 
-// Alpha is the threshold α: a fixed number, or adaptive (Algorithm 3), which is
-// the zero value.
+// Alpha is the threshold α: a fixed number, or adaptive (Algorithm 3), the zero value.
 type Alpha struct {
 	fixed bool
 	value float64
 }
 
-// FixedAlpha returns a threshold that stays at value, in the unit of G.
+// FixedAlpha returns a constant threshold, in the unit of G.
 func FixedAlpha(value float64) Alpha { return Alpha{fixed: true, value: value} }
 
-// Fixed returns the threshold, and false when it is adaptive.
+// Fixed returns the threshold; false if it is adaptive.
 func (a Alpha) Fixed() (value float64, ok bool) { return a.value, a.fixed }
 
-// MarshalJSON writes a number, or "adaptive".
 func (a Alpha) MarshalJSON() ([]byte, error) {
 	if !a.fixed {
 		return []byte(`"adaptive"`), nil
@@ -95,9 +87,8 @@ func (a Alpha) MarshalJSON() ([]byte, error) {
 	return json.Marshal(a.value)
 }
 
-// UnmarshalJSON reads a number, which may be quoted, as the agent's option is a string,
-// or "adaptive". There is no upper bound: G has the unit of the task's own evaluation
-// function.
+// UnmarshalJSON reads "adaptive" or a number, possibly quoted, since the agent's option
+// is a string. There is no upper bound: G has the unit of the task's own metric.
 func (a *Alpha) UnmarshalJSON(data []byte) error {
 	text := string(data)
 	if json.Unmarshal(data, &text) == nil && text == "adaptive" {
@@ -112,9 +103,8 @@ func (a *Alpha) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Example returns a valid snapshot in which most rules fire: a task that grows, one
-// that has begun to slow down, one that has converged, one that has not reported
-// yet, and one that has just joined.
+// Example returns a snapshot in which most rules apply: a growing, a slowing, a
+// converged, an unreported and a new task.
 func Example() policy.Snapshot {
 	known := func(x float64) *float64 { return &x }
 	return policy.Snapshot{

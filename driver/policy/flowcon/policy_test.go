@@ -40,7 +40,6 @@ func TestPolicy_checks(t *testing.T) {
 	}
 }
 
-// The agent's options and the parameters of a snapshot are the same in the same words.
 func TestPolicy_Configure(t *testing.T) {
 	for _, tc := range []struct{ values, want string }{
 		{`{}`, `{"alpha":"adaptive","beta":2}`},

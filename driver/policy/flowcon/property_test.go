@@ -15,7 +15,8 @@ import (
 	"github.com/ebbtide/ebbtide/internal/policytest"
 )
 
-// growths are drawn where rules change: nothing, equal values, any value, extremes.
+// growths draws growths at the rules' boundaries: none, equal values, any value,
+// extremes.
 func growths() *rapid.Generator[*float64] {
 	return rapid.OneOf(
 		rapid.Just[*float64](nil),
@@ -24,7 +25,6 @@ func growths() *rapid.Generator[*float64] {
 	)
 }
 
-// inputs draws valid inputs.
 func inputs(growth *rapid.Generator[*float64]) *rapid.Generator[input] {
 	return rapid.Custom(func(t *rapid.T) input {
 		in := input{policy.Snapshot{
@@ -33,7 +33,6 @@ func inputs(growth *rapid.Generator[*float64]) *rapid.Generator[input] {
 			InitialIntervalS: rapid.Float64Range(0.1, 60).Draw(t, "initial interval"),
 			Event:            rapid.SampledFrom([]policy.Event{policy.EventNone, policy.EventJoin, policy.EventLeave}).Draw(t, "event"),
 		}, Params{Beta: rapid.Float64Range(1, 10).Draw(t, "beta")}}
-		// Equal requests, as in the papers, or any.
 		entitlement := rapid.Just(1.0)
 		if rapid.Bool().Draw(t, "unequal") {
 			entitlement = rapid.OneOf(rapid.Float64Range(1, 16), rapid.Float64Range(1e-3, 1e3))
@@ -41,7 +40,6 @@ func inputs(growth *rapid.Generator[*float64]) *rapid.Generator[input] {
 		if rapid.Bool().Draw(t, "fixed") {
 			in.Params.Alpha = FixedAlpha(rapid.SampledFrom([]float64{0, 0.01, 0.1, 0.3, 1}).Draw(t, "alpha"))
 		}
-		// Nodes in which every task has converged deserve more than chance.
 		all := []policy.Category{policy.New, policy.NL, policy.WL, policy.CL}
 		some := rapid.SampledFrom([][]policy.Category{all, {policy.CL}, {policy.WL, policy.CL}}).Draw(t, "categories")
 		for i := range in.Tasks {
@@ -60,7 +58,7 @@ func inputs(growth *rapid.Generator[*float64]) *rapid.Generator[input] {
 	})
 }
 
-// edges are the moves that Algorithm 1 allows in one run.
+// edges are the category changes that Algorithm 1 allows in one run.
 func edges() map[policy.Category][]policy.Category {
 	return map[policy.Category][]policy.Category{
 		policy.New: {policy.NL},
@@ -91,7 +89,7 @@ func TestDecide_properties(t *testing.T) {
 			if Growth(was, in.Event) == nil {
 				if d.Category == policy.NL { // unmeasured or new: never limited
 					must.Eq(t, 1, d.Bound())
-				} else { // idle: nothing moves
+				} else { // idle: nothing changes
 					must.Eq(t, was.Category, d.Category)
 				}
 			}
@@ -118,8 +116,6 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// The unit in which a task's evaluation function is measured must not matter under
-// an adaptive α.
 func TestDecide_scaleFree(t *testing.T) {
 	measured := rapid.OneOf(
 		rapid.Just[*float64](nil),
@@ -146,8 +142,7 @@ func TestDecide_scaleFree(t *testing.T) {
 	})
 }
 
-// Neither the unit of entitlements nor the order of tasks matters.
-func TestDecide_entitled(t *testing.T) {
+func TestDecide_unitOfEntitlement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(growths()).Draw(t, "in")
 		policytest.Entitled(t, func(s policy.Snapshot) policy.Outcome { return Decide(s, in.Params) }, in.Snapshot,
@@ -155,7 +150,7 @@ func TestDecide_entitled(t *testing.T) {
 	})
 }
 
-// Two tasks in place of one that had as much as both change nothing for the others.
+// Splitting a task in two changes nothing for the others.
 func TestDecide_split(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(growths()).Draw(t, "in")
@@ -175,8 +170,7 @@ func TestDecide_split(t *testing.T) {
 	})
 }
 
-// A run after a run without new figures: a task that stands still ends in CL after
-// two runs and stays there.
+// A task that stands still is in CL after two runs and stays there.
 func TestDecide_settles(t *testing.T) {
 	in := adaptive(task("a", policy.New, 0, 1), task("b", policy.New, 0, 1), task("c", policy.New, 1, 1))
 	want := [][]policy.Category{

@@ -9,9 +9,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// why explains a decision in one sentence: what was measured, which rule fired and
-// what it did to category and limit. It is written without fmt, which would take
-// most of the time of a run.
+// why avoids fmt, which would take most of a run's time.
 func (n *node) why(i int, d policy.Decision, raised bool) string {
 	t, s := n.tasks[i], &n.words
 	s.buf = s.buf[:0]
@@ -71,7 +69,6 @@ func (n *node) why(i int, d policy.Decision, raised bool) string {
 	return string(s.buf)
 }
 
-// reason says how the task's growth compares with α.
 func (n *node) reason(s *sentence, i int) {
 	g := *n.growth[i]
 	switch {
@@ -79,7 +76,7 @@ func (n *node) reason(s *sentence, i int) {
 		s.text("nothing new was measured, so the category stays")
 		return
 	case n.alpha == Off:
-		s.text("no threshold, for no growing task has been measured")
+		s.text("no threshold, as no growing task is measured")
 		return
 	case g == 0:
 		s.text("no growth, G = 0")
@@ -95,7 +92,6 @@ func (n *node) reason(s *sentence, i int) {
 	s.number(n.alpha)
 }
 
-// ratio writes G/ΣG, each by its fair share if they differ.
 func (n *node) ratio(s *sentence, i int) {
 	if n.equal {
 		s.text("G/ΣG = ")
@@ -107,15 +103,12 @@ func (n *node) ratio(s *sentence, i int) {
 	s.number(n.sum.value())
 }
 
-// sentence is text in the making.
 type sentence struct{ buf []byte }
 
 func (s *sentence) text(t string) { s.buf = append(s.buf, t...) }
 
-// number writes four significant digits: enough for people.
 func (s *sentence) number(x float64) { s.buf = strconv.AppendFloat(s.buf, x, 'g', 4, 64) }
 
-// known writes a label and a number when there is one.
 func (s *sentence) known(label string, x *float64) {
 	if x != nil {
 		s.text(label)

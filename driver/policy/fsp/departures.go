@@ -5,8 +5,8 @@ package fsp
 
 import "github.com/ebbtide/ebbtide/driver/policy"
 
-// departures lists where this package differs from the papers on FSP and PSBS. The
-// figures are those of TestFigures: 12 jobs on two cores, against fair sharing.
+// departures lists the differences from the papers on FSP and PSBS. The figures are
+// from TestFigures: 12 jobs on two cores, against fair sharing.
 func departures() []policy.Departure {
 	return []policy.Departure{
 		{

@@ -15,18 +15,17 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// load is a task of a fluid model. Times are in seconds, amounts in CPU-seconds.
+// load is a task of the fluid model. Times are in seconds, amounts in CPU-seconds.
 type load struct {
 	arrives, size, weight, cap float64
 	quality                    float64 // part of the size
 	unknown                    bool
-	wrong                      float64 // factor by which the size is estimated wrong; 0 = exact
-	stubborn                   bool    // the estimate does not get better as the task goes on
-	claims                     float64 // what it says that it has left, whatever it does; 0 = it does not lie
-	noise                      float64 // σ of log2 of what each estimate is wrong by, beside wrong
+	wrong                      float64 // factor of the error of the size's estimate; 0 = exact
+	constantError              bool    // the estimate does not improve over time
+	claims                     float64 // the remaining work that it always claims; 0 = honest
+	noise                      float64 // σ of log2 of each estimate's error, in addition to wrong
 }
 
-// state is what a load has come to.
 type state struct {
 	load
 	id              string
@@ -39,14 +38,11 @@ type state struct {
 func (s *state) left() float64 { return max(s.size-s.used, 0) }
 func (s *state) running() bool { return s.here && s.finish == 0 }
 
-// sized says whether the policy knows the true size.
 func (s *state) sized() bool { return s.finish > 0 || !s.unknown && s.wrong == 0 && s.claims == 0 }
 
-// gone says whether task and twin have ended.
 func (s *state) gone() bool { return s.finish > 0 && s.fair >= s.used*(1-1e-9) }
 
-// fluid is a node whose CPU can be divided as one likes. It goes from event to event,
-// without steps of its own.
+// fluid is a node with fluid CPU, simulated from event to event.
 type fluid struct {
 	pool     float64
 	interval float64 // 0: decisions at events only
@@ -55,13 +51,12 @@ type fluid struct {
 
 	now    float64
 	tasks  []*state
-	orders int // changes of the one in front
+	orders int // changes of the task in front
 }
 
-// divide sets the rates of the running tasks.
 type divide func(f *fluid)
 
-// run returns how long each load took to its end and to its quality point.
+// run returns each load's time to its end and to its quality point.
 func (f *fluid) run(loads []load, decide divide) (finish, quality []float64) {
 	f.now, f.tasks, f.orders = 0, nil, 0
 	for i, l := range loads {
@@ -139,8 +134,8 @@ func (f *fluid) run(loads []load, decide divide) (finish, quality []float64) {
 	return finish, quality
 }
 
-// effective returns the rates as weights make of them: what a task that has ended leaves
-// goes to the others, and one that nothing has been decided for has its fair share.
+// effective returns the rates that weights produce: an ended task's part goes to the
+// others, and a task without a decision has its fair share.
 func (f *fluid) effective() []float64 {
 	claims := make([]waterfill.Claim, len(f.tasks))
 	weights := 0.0
@@ -162,7 +157,6 @@ func (f *fluid) effective() []float64 {
 	return waterfill.Divide(f.pool, claims)
 }
 
-// serial serves tasks one after the other.
 func serial(key func(*state) float64) divide {
 	return func(f *fluid) {
 		order := slices.Clone(f.tasks)
@@ -177,10 +171,8 @@ func serial(key func(*state) float64) divide {
 	}
 }
 
-// srpt serves the task with the least to do first.
 func srpt() divide { return serial((*state).left) }
 
-// fairSharing divides by entitlement.
 func fairSharing(f *fluid) {
 	claims := make([]waterfill.Claim, len(f.tasks))
 	for i, s := range f.tasks {
@@ -193,7 +185,6 @@ func fairSharing(f *fluid) {
 	}
 }
 
-// decided divides as the policy decides.
 func decided(t must.T, p Params) divide {
 	front, noise := "", rand.New(rand.NewPCG(1, 12))
 	return func(f *fluid) {
@@ -213,7 +204,7 @@ func decided(t must.T, p Params) divide {
 					if x.claims > 0 {
 						return policy.CPUSeconds(x.claims)
 					}
-					if x.stubborn {
+					if x.constantError {
 						return policy.CPUSeconds(max(size*wrong-x.used, 0))
 					}
 					return policy.CPUSeconds(max(size-x.used, 0) * wrong)
@@ -249,7 +240,6 @@ func decided(t must.T, p Params) divide {
 	}
 }
 
-// jobs draws loads with lognormal sizes that overlap.
 func jobs(seed uint64, n int, quality float64) []load {
 	r := rand.New(rand.NewPCG(seed, 10))
 	out := make([]load, n)

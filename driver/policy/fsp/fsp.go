@@ -6,32 +6,32 @@
 // (Friedman and Henderson, SIGMETRICS 2003) with the weights and late jobs of PSBS
 // (Dell'Amico et al., IEEE Trans. Computers 2016) and an order of preference.
 //
-// Beside each task runs its twin, which has what fair sharing would have given the task:
+// Each task has a twin, which gets what fair sharing would have given the task:
 //
 //	f  service of the twin      S = a + r  size (a: CPU time used, r: remaining)
-//	v = S − f  what the twin still has to do
-//	d  when the twin ends if no task joins
+//	v = S − f  remaining work of the twin
+//	d  end of the twin if no task joins
 //
-// A task that has ended stays as a ghost until its twin has ended too. Tasks of unknown
-// size run at their twin's rate; K cores are left for the others.
+// An ended task stays as a ghost until its twin ends. Tasks of unknown size run at
+// their twin's rate; K cores are left for the others.
 //
 // The guard. In the order of d, the prefix up to task k has the slack
 //
 //	slack_k = K·(d_k − now) − Σ_{j ≤ k} r_j − φ·Σ_{j > k} (service of twin j until d_k)
 //
 // where the last sum has no ghosts, and φ = Params.Floor. K changes as twins end, so
-// K·(d_k − now) stands for its integral. While every slack is ≥ 0, all r_k can be served
-// by d_k, with each task at φ times its twin's rate at least. Service beyond that floor
-// takes from the slack of all prefixes that the task is not in, and nothing else makes a
-// slack smaller: not time, and not a task that joins. Without caps the twins of two
-// tasks end in the same order whatever joins, so for a task n that joins
+// K·(d_k − now) stands for its integral. While every slack is ≥ 0, all r_k can be
+// served by d_k with each task at φ times its twin's rate or more. Service beyond that
+// floor reduces the slack of the prefixes without the task; neither time nor a joining
+// task reduces a slack. Without caps the order of two twins' ends is independent of
+// joins, so when a task n joins
 //
 //	before k    K·(d_k − now) grows by v_n = r_n
 //	after k     it grows by the service of twin n until then, of which φ is the floor's
-//	slack_n     is that of its predecessor or more
+//	slack_n     is at least that of its predecessor
 //
-// So with exact sizes, without caps and with fluid CPU no task ends later than its twin,
-// for every order, every floor and every interval in which no task joins or ends
+// So with exact sizes, without caps and with fluid CPU no task ends later than its
+// twin, for every order, every floor, and every interval in which no task joins or ends
 // unnoticed.
 package fsp
 
@@ -44,7 +44,6 @@ import (
 	"github.com/ebbtide/ebbtide/internal/waterfill"
 )
 
-// The rules that a Decision can name.
 const (
 	// RulePreferred: served by the order of preference.
 	RulePreferred = "fsp.preferred"
@@ -52,7 +51,7 @@ const (
 	RuleGuard = "fsp.guard"
 	// RuleWait: others come first; the task has its floor.
 	RuleWait = "fsp.wait"
-	// RuleSpare: others come first and leave CPU that they cannot use.
+	// RuleSpare: others come first, but cannot use all CPU.
 	RuleSpare = "fsp.spare"
 	// RuleLate: its twin has ended.
 	RuleLate = "fsp.late"
@@ -65,44 +64,44 @@ const (
 )
 
 const (
-	// rounding is the relative error that sums may have.
+	// rounding is the relative rounding error of sums.
 	rounding = 1e-12
-	// mostForeseen is how many tasks a node may have for their ends to be foreseen: that
-	// takes 10 ms for 100 tasks, and a hundred times as long for ten times as many.
-	mostForeseen = 100
-	// least is the smallest limit that is given, and the least part of the pool that
-	// services leave: a limit of 0 would mean none.
+	// maxForecast is the maximum number of tasks whose ends are predicted: 100 tasks
+	// take 10 ms, ten times as many a hundred times as long.
+	maxForecast = 100
+	// least is the minimum limit and the minimum part of the pool that services leave:
+	// a limit of 0 would mean none.
 	least = 1e-9
 )
 
 // Decide divides the pool on a valid snapshot.
 //
-// The guard holds for the time until the next decision: Snapshot.IntervalS, or, where
-// that is 0, until a task joins, leaves or a twin ends. A task that could use up a slack
-// within that time has a part of the rate only; so no timer has to end its turn.
+// The guard holds until the next decision: for Snapshot.IntervalS or, if 0, until a
+// task joins or leaves or a twin ends. A task that could exhaust a slack before then
+// gets a part of the rate only, so no timer is needed.
 //
-// After unknown tasks and floors, late tasks are served first. CPU that the tasks in
-// front cannot use because of their caps goes to the next one, whatever the guard says:
-// idle CPU would help no task. There is no hysteresis, hence no state: served tasks stay
-// in front, and if each estimate is wrong by some 7 % the task in front changes two to
-// three times per task, instead of two.
+// After unknown tasks and floors, late tasks are served first. CPU that tasks in front
+// cannot use because of their caps goes to the next task even against the guard, as
+// idle CPU would help no task. No hysteresis is needed: served tasks stay in front, and
+// with estimates off by 7 % the front changes two to three times per task instead of
+// two.
 //
-// FlowCon's categories are for people and for the shim: a task has converged (CL) when it
-// is past its quality point.
+// FlowCon's categories are informational and for the shim: CL means past the quality
+// point.
 func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	n := newNode(s, p)
-	n.foresee()
+	n.forecast()
 	slack := n.slack()
 	n.run(s.IntervalS)
 	out := policy.Outcome{Tasks: make([]policy.Decision, len(s.Tasks)), Floor: p.Floor, SlackCPUS: &slack}
 	for i, t := range s.Tasks {
-		// It keeps what Nomad gave it: without a limit of its own it would squeeze all others.
+		// Without a limit it keeps its entitlement.
 		out.Tasks[i] = policy.Decision{ID: t.ID, Kind: policy.Service, Unknown: true, Rule: RuleService, Why: whyService(t), Fair: &policy.Fair{}}
 	}
-	// What nobody is known to be able to use is no reason to hold anybody back.
+	// CPU that no task is known to be able to use limits nobody.
 	spare, weights := n.pool, 0.0
 	for _, j := range n.decided {
-		if spare -= j.real; !j.ended {
+		if spare -= j.served; !j.ended {
 			weights += j.weight
 		}
 	}
@@ -117,7 +116,7 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 			d.FairFinishS = later(s.NowS, j.due)
 		}
 		if !j.ended {
-			limit := policy.Share(min(max((j.real+spare*j.weight/weights)/float64(s.PoolCores), least), 1))
+			limit := policy.Share(min(max((j.served+spare*j.weight/weights)/float64(s.PoolCores), least), 1))
 			d.Limit = &limit
 			if n.jobs[i].done {
 				d.FinishS = later(s.NowS, n.jobs[i].end)
@@ -145,39 +144,37 @@ func later(now, seconds float64) *float64 {
 type job struct {
 	task         int     // in the snapshot
 	id           string  // breaks ties
-	weight, most float64 // entitlement, of the largest; cap
+	weight, most float64 // entitlement, relative to the largest; cap
 	known, ended bool
 
 	size float64 // v at the start
 	due  float64 // d
 
-	// These change as time passes.
-	twin, rate float64 // v, and the twin's rate
-	left, way  float64 // r, and the part of it to the quality point
-	real       float64 // rate
-	done       bool
-	rule       string
-	end        float64 // when it ended
+	// These change during the simulation.
+	twin, rate      float64 // v, and the twin's rate
+	left, toQuality float64 // r, and its part up to the quality point
+	served          float64 // the task's rate
+	done            bool
+	rule            string
+	end             float64 // when it ended
 }
 
-// late says whether the twin has ended and the task has not.
 func (j *job) late() bool { return j.known && j.twin == 0 && !j.done }
 
-// cap is the most that the task can use, and room what it could use beside its rate.
+// cap is the maximum rate, room what is left of it.
 func (j *job) cap() float64  { return j.most }
-func (j *job) room() float64 { return j.most - j.real }
+func (j *job) room() float64 { return j.most - j.served }
 
-// node is the state of one run.
 type node struct {
 	params Params
-	pool   float64 // what services leave, in cores
+	pool   float64 // left by services, in cores
 	jobs   []job
-	order  []*job // of known size, by d
-	// Of each prefix of order: the integral of K until its d, and the service that the
-	// twins behind it have until then, without ghosts.
+	order  []*job // jobs of known size, by d
+	// For each prefix of order: the integral of K until its d, and the service of later
+	// twins until then, without ghosts.
 	work, behind []float64
 	now, spent   float64 // time, and the integral of K so far
-	decided      []job   // jobs, as they are until the next decision
+	decided      []job   // jobs until the next decision
 }
 
 func newNode(s policy.Snapshot, p Params) *node {
@@ -194,7 +191,7 @@ func newNode(s policy.Snapshot, p Params) *node {
 		}
 		j := job{
 			task: i, id: t.ID, known: t.Ended || t.RemainingCPUS != nil, ended: t.Ended, done: t.Ended,
-			weight: max(t.Entitlement/heaviest, rounding), // so that no time overflows
+			weight: max(t.Entitlement/heaviest, rounding), // no time may overflow
 			most:   n.pool, twin: math.Inf(1), left: math.Inf(1),
 		}
 		if t.CapCores > 0 {
@@ -203,12 +200,12 @@ func newNode(s policy.Snapshot, p Params) *node {
 		if j.known {
 			j.left = 0
 			if !t.Ended {
-				j.left = some(float64(*t.RemainingCPUS))
+				j.left = flushTiny(float64(*t.RemainingCPUS))
 			}
-			j.twin = some(float64(t.CPUS-t.FairCPUS) + j.left)
+			j.twin = flushTiny(float64(t.CPUS-t.FairCPUS) + j.left)
 		}
-		if j.way = j.left; t.QualityCPUS != nil {
-			j.way = min(j.left, some(float64(*t.QualityCPUS)))
+		if j.toQuality = j.left; t.QualityCPUS != nil {
+			j.toQuality = min(j.left, flushTiny(float64(*t.QualityCPUS)))
 		}
 		j.size = j.twin
 		n.jobs = append(n.jobs, j)
@@ -217,8 +214,8 @@ func newNode(s policy.Snapshot, p Params) *node {
 }
 
 // capacity returns the cores that services leave to the other tasks. A service holds
-// what it uses, up to its limit: beyond that it has borrowed. All services together
-// leave the others their floor.
+// its use up to its limit; beyond, it has borrowed. The others keep at least their
+// floor.
 func capacity(s policy.Snapshot, p Params) float64 {
 	free, training := 1.0, 0.0
 	for i, fair := range s.FairShares() {
@@ -231,7 +228,8 @@ func capacity(s policy.Snapshot, p Params) float64 {
 	return float64(s.PoolCores) * max(free, p.Floor*training, least)
 }
 
-// divide shares cores by entitlement, up to so many each, among those that take part.
+// divide shares cores by entitlement among the participating jobs, up to each one's
+// maximum.
 func (n *node) divide(cores float64, most func(*job) float64, part func(*job) bool) []float64 {
 	claims := make([]waterfill.Claim, len(n.jobs))
 	for i := range n.jobs {
@@ -242,8 +240,8 @@ func (n *node) divide(cores float64, most func(*job) float64, part func(*job) bo
 	return waterfill.Divide(cores, claims)
 }
 
-// share sets the rates of the twins. It returns what those of unknown size leave, and
-// the time until the next one ends.
+// share sets the rates of the twins. It returns the cores left by those of unknown
+// size, and the time until the next known twin ends.
 func (n *node) share() (k, next float64) {
 	k, next = n.pool, math.Inf(1)
 	for i, rate := range n.divide(n.pool, (*job).cap, func(j *job) bool { return j.twin > 0 }) {
@@ -258,8 +256,7 @@ func (n *node) share() (k, next float64) {
 	return max(k, 0), next
 }
 
-// pass lets the twins run.
-func (n *node) pass(seconds float64) {
+func (n *node) advance(seconds float64) {
 	for i := range n.jobs {
 		if j := &n.jobs[i]; j.known {
 			j.twin = after(j.twin, j.rate, seconds)
@@ -267,33 +264,31 @@ func (n *node) pass(seconds float64) {
 	}
 }
 
-// after returns what is left of an amount.
 func after(amount, rate, seconds float64) float64 {
 	if rest := amount - rate*seconds; rest > amount*rounding {
-		return some(rest)
+		return flushTiny(rest)
 	}
 	return 0
 }
 
-// some returns an amount; one for which no time is short enough is 0.
-func some(amount float64) float64 {
+// flushTiny returns 0 for amounts that would break time steps.
+func flushTiny(amount float64) float64 {
 	if amount < 1e-290 {
 		return 0
 	}
 	return amount
 }
 
-// lasts returns how long an amount lasts.
-func lasts(amount, rate float64) float64 {
+func duration(amount, rate float64) float64 {
 	if amount == 0 {
 		return 0
 	}
 	return amount / rate
 }
 
-// foresee lets all twins of known size run to their end, which gives order, work and
-// behind, and takes them back to the start.
-func (n *node) foresee() {
+// forecast runs all twins of known size to their end, which yields order, work and
+// behind, and resets them.
+func (n *node) forecast() {
 	var rest []*job
 	for i := range n.jobs {
 		if j := &n.jobs[i]; j.known {
@@ -324,7 +319,7 @@ func (n *node) foresee() {
 			break
 		}
 		k, next := n.share()
-		n.pass(next)
+		n.advance(next)
 		now, work = now+next, work+k*next
 	}
 	for _, j := range n.order {
@@ -332,8 +327,7 @@ func (n *node) foresee() {
 	}
 }
 
-// rooms returns the slack of each prefix of order.
-func (n *node) rooms() []float64 {
+func (n *node) slacks() []float64 {
 	out := make([]float64, len(n.order))
 	left := 0.0
 	for k, j := range n.order {
@@ -345,7 +339,7 @@ func (n *node) rooms() []float64 {
 			out[k] = math.Inf(1) // nothing can be late any more
 		}
 	}
-	behind := 0.0 // what the twins behind have had of it already
+	behind := 0.0 // what later twins have already received
 	for k := len(n.order) - 1; k >= 0; k-- {
 		out[k] += n.params.Floor * behind
 		if j := n.order[k]; !j.ended {
@@ -355,14 +349,14 @@ func (n *node) rooms() []float64 {
 	return out
 }
 
-// slack returns the least slack of the prefixes that leave a task out.
+// slack returns the least slack of the prefixes that omit a task.
 func (n *node) slack() policy.CPUSeconds {
 	out := math.Inf(1)
 	last := len(n.order) - 1
 	for last > 0 && n.order[last].done {
 		last--
 	}
-	for k, room := range n.rooms() {
+	for k, room := range n.slacks() {
 		if k < last && n.order[k].twin > 0 {
 			out = min(out, room)
 		}
@@ -375,12 +369,12 @@ func (n *node) slack() policy.CPUSeconds {
 
 // serve sets the rates of the tasks such that the guard holds for a time.
 func (n *node) serve(seconds float64) {
-	// A late task has no twin any more, but it needs CPU as well.
+	// A late task has no twin, but needs CPU as well.
 	fair := n.divide(n.pool, (*job).cap, func(j *job) bool { return j.twin > 0 || j.late() })
 	free := n.pool
 	for i := range n.jobs {
 		j := &n.jobs[i]
-		j.real = 0
+		j.served = 0
 		switch {
 		case !j.known:
 			j.rule, j.rate = RuleUnknown, fair[i]
@@ -397,7 +391,7 @@ func (n *node) serve(seconds float64) {
 	n.spread(&free, (*job).late)
 	n.serveCapped(&free, seconds)
 	n.serveKnown(&free, seconds)
-	// What is left is of no use to those in front.
+	// The tasks in front cannot use the rest.
 	for _, j := range n.order {
 		if !j.done && n.give(j, free, &free) > 0 && j.rule == RuleWait {
 			j.rule = RuleSpare
@@ -406,38 +400,37 @@ func (n *node) serve(seconds float64) {
 	n.spread(&free, func(j *job) bool { return !j.known })
 }
 
-// give raises the rate of a task, up to its cap, and takes it from what is free.
+// give raises the rate of a task from the free cores, up to its cap.
 func (n *node) give(j *job, cores float64, free *float64) float64 {
 	cores = max(min(cores, j.room(), *free), 0)
-	j.real += cores
+	j.served += cores
 	*free -= cores
 	return cores
 }
 
-// spread raises the rates of those that take part by entitlement.
+// spread raises the rates of the participating jobs by entitlement.
 func (n *node) spread(free *float64, part func(*job) bool) {
 	for i, cores := range n.divide(*free, (*job).room, part) {
 		n.give(&n.jobs[i], cores, free)
 	}
 }
 
-// serveCapped has a task run as fast as it can once it must, to end by d. The slack of
-// its prefix does not show that.
+// serveCapped runs a task at its cap once that is needed to end by d, which the slack
+// of its prefix does not show.
 func (n *node) serveCapped(free *float64, seconds float64) {
 	for _, j := range n.order {
 		if j.done || j.late() || j.most == n.pool {
 			continue
 		}
 		spare := j.most*(j.due-n.now) - j.left
-		if n.give(j, j.most-spare/min(seconds, j.due)-j.real, free) > 0 {
+		if n.give(j, j.most-spare/min(seconds, j.due)-j.served, free) > 0 {
 			j.rule = RuleGuard
 		}
 	}
 }
 
-// serveKnown gives what is free in the order of preference, as far as the guard allows.
 func (n *node) serveKnown(free *float64, seconds float64) {
-	rooms := n.rooms()
+	rooms := n.slacks()
 	preferred := make([]int, 0, len(n.order))
 	for p, j := range n.order {
 		if !j.done && !j.late() {
@@ -449,10 +442,10 @@ func (n *node) serveKnown(free *float64, seconds float64) {
 	n.prefer(preferred, rooms, free, seconds, false)
 }
 
-// portion is the part of the pool that is meant for the i-th of m tasks in front: of all
-// divisions the one with the least mean completion, if a task on k cores is k^p times as
-// fast as on one (heSRPT: Berg, Vesilo and Harchol-Balter, Performance Evaluation 2020).
-// With p = 1 the first one has all.
+// portion is the part of the pool for the i-th of m tasks in front: the division with
+// the least mean completion if a task on k cores is k^p times as fast as on one
+// (heSRPT: Berg, Vesilo and Harchol-Balter, Performance Evaluation 2020). With p = 1
+// the first has all.
 func (p Params) portion(i, m int) float64 {
 	behind := func(i int) float64 {
 		if i == m || p.Scaling == 1 && i > 0 {
@@ -463,12 +456,12 @@ func (p Params) portion(i, m int) float64 {
 	return behind(i) - behind(i+1)
 }
 
-// wholeCore is what a task in front is given before the next one is: threads that take
-// turns on a core lose nothing.
+// wholeCore is what a task in front gets before the next: threads that take turns on a
+// core lose nothing.
 const wholeCore = 1
 
-// prefer gives what is free to the tasks at these places of order, one after the other:
-// each its portion if there are any, else all.
+// prefer gives the free cores to the tasks at these places of order in turn: each its
+// portion, or all.
 func (n *node) prefer(preferred []int, rooms []float64, free *float64, seconds float64, portions bool) {
 	guarded, pool := false, *free
 	for i, p := range preferred {
@@ -501,8 +494,7 @@ func (n *node) prefer(preferred []int, rooms []float64, free *float64, seconds f
 	}
 }
 
-// run takes the decision, and lets time pass until all tasks are expected to have ended if
-// they are not too many.
+// run decides, and simulates on to the end of all tasks unless there are too many.
 func (n *node) run(interval float64) {
 	for first := true; ; first = false {
 		k, next := n.share()
@@ -513,7 +505,7 @@ func (n *node) run(interval float64) {
 		n.serve(step)
 		if first {
 			n.decided = slices.Clone(n.jobs)
-			if len(n.jobs) > mostForeseen {
+			if len(n.jobs) > maxForecast {
 				return
 			}
 		}
@@ -522,9 +514,9 @@ func (n *node) run(interval float64) {
 		for _, j := range n.order {
 			if !j.done {
 				running = true
-				step = min(step, lasts(j.left, j.real))
-				if j.way > 0 {
-					step = min(step, j.way/j.real)
+				step = min(step, duration(j.left, j.served))
+				if j.toQuality > 0 {
+					step = min(step, j.toQuality/j.served)
 				}
 			}
 		}
@@ -535,12 +527,12 @@ func (n *node) run(interval float64) {
 			if j.done {
 				continue
 			}
-			j.left, j.way = after(j.left, j.real, step), after(j.way, j.real, step)
+			j.left, j.toQuality = after(j.left, j.served, step), after(j.toQuality, j.served, step)
 			if j.left == 0 {
 				j.done, j.end = true, n.now+step
 			}
 		}
-		n.pass(step)
+		n.advance(step)
 		n.now, n.spent = n.now+step, n.spent+k*step
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 func amount(x float64) *policy.CPUSeconds { c := policy.CPUSeconds(x); return &c }
 
-// task is a new task of known size, good enough at its end.
+// task is a new task of known size, without a quality point.
 func task(id string, left float64) policy.Task {
 	return policy.Task{ID: id, Entitlement: 1, RemainingCPUS: amount(left)}
 }
@@ -114,7 +114,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Both finish times, and what the twin grows by.
+// Both finish times, and the growth of the twin.
 func TestDecide_finish(t *testing.T) {
 	s := policy.Snapshot{NowS: 1000, PoolCores: 2, Tasks: []policy.Task{task("a", 30), task("b", 10)}}
 	out := Decide(s, Params{Completion, 1, least}).Tasks
@@ -123,16 +123,15 @@ func TestDecide_finish(t *testing.T) {
 		must.InDelta(t, want[1], *out[i].FinishS, 1e-6)
 		must.Eq(t, 1, out[i].FairRateCores)
 	}
-	must.Eq(t, "preferred: its twin has 10 CPU-seconds to do; level with its fair share; expected to end in 6 s; "+
+	must.Eq(t, "preferred: its twin has 10 CPU-seconds remaining; level with its fair share; expected to end in 6 s; "+
 		"with its fair share it would in 10 s; 2 of 2 cores, fair share 1", out[1].Why)
 }
 
-// snapshots draws whatever is valid.
 func snapshots(t *rapid.T) (policy.Snapshot, Params) {
-	amounts := rapid.OneOf(rapid.SampledFrom([]float64{0, 5e-319, 1e-300, 1, 10, mostCPUS}), rapid.Float64Range(0, 1000))
+	amounts := rapid.OneOf(rapid.SampledFrom([]float64{0, 5e-319, 1e-300, 1, 10, maxCPUS}), rapid.Float64Range(0, 1000))
 	maybe := rapid.OneOf(rapid.Just[*policy.CPUSeconds](nil), rapid.Map(amounts, amount))
 	s := policy.Snapshot{
-		NowS: 1.7e9, PoolCores: policy.Cores(rapid.SampledFrom([]float64{leastCores, 0.5, 4, mostCores}).Draw(t, "pool")),
+		NowS: 1.7e9, PoolCores: policy.Cores(rapid.SampledFrom([]float64{minCores, 0.5, 4, maxCores}).Draw(t, "pool")),
 		IntervalS: rapid.SampledFrom([]float64{0, 5e-324, 20, 1e308}).Draw(t, "interval"),
 		Tasks:     make([]policy.Task, rapid.IntRange(0, 10).Draw(t, "n")),
 	}
@@ -151,7 +150,7 @@ func snapshots(t *rapid.T) (policy.Snapshot, Params) {
 			*in.ObjectiveS = 1
 		default:
 			in.RemainingCPUS, in.QualityCPUS = maybe.Draw(t, "remaining"), maybe.Draw(t, "quality")
-			in.CapCores = policy.Cores(rapid.SampledFrom([]float64{0, 0, leastCores, 1}).Draw(t, "cap"))
+			in.CapCores = policy.Cores(rapid.SampledFrom([]float64{0, 0, minCores, 1}).Draw(t, "cap"))
 		}
 	}
 	p := Params{
@@ -164,8 +163,8 @@ func snapshots(t *rapid.T) (policy.Snapshot, Params) {
 	return s, p
 }
 
-// Tasks whose threads wait for each other are served side by side: whole cores first, and
-// what is beyond as heSRPT has it.
+// Tasks whose threads wait for each other are served side by side: whole cores first,
+// the rest by heSRPT.
 func TestDecide_scaling(t *testing.T) {
 	for _, tc := range []struct {
 		scaling, pool float64
@@ -189,7 +188,6 @@ func TestDecide_scaling(t *testing.T) {
 	}
 }
 
-// Whatever is valid has an answer in finite numbers, the same each time.
 func TestDecide_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, p := snapshots(t)
@@ -225,8 +223,7 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// Neither the unit of entitlements nor the order of tasks matters.
-func TestDecide_entitled(t *testing.T) {
+func TestDecide_unitOfEntitlement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, p := snapshots(t)
 		for i := range s.Tasks {

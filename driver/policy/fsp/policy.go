@@ -11,7 +11,6 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Policy returns policy fsp.
 func Policy() policy.Policy {
 	return policy.Definition[Params]{
 		Name:        "fsp",
@@ -30,7 +29,6 @@ func Policy() policy.Policy {
 	}.Policy()
 }
 
-// Options are the agent options that set the parameters.
 func Options() []policy.Option {
 	return []policy.Option{
 		{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer", Allowed: "`balanced`, `completion`, `quality`",
@@ -42,20 +40,17 @@ func Options() []policy.Option {
 	}
 }
 
-// Params are the operator's settings.
 type Params struct {
-	// Prefer is what the slack is spent on.
+	// Prefer is the order in which slack is spent.
 	Prefer Prefer `json:"prefer" strict:"optional"`
-	// Scaling is p in (0, 1]: on k cores a task is taken to be k^p times as fast as on one.
+	// Scaling is p in (0, 1]: a task on k cores counts as k^p times as fast as on one.
 	Scaling float64 `json:"scaling" strict:"optional"`
-	// Floor is the part of its twin's rate, in (0, 1], that a task always has.
+	// Floor is the guaranteed part of the twin's rate, in (0, 1].
 	Floor float64 `json:"floor" strict:"optional"`
 }
 
-// DefaultParams returns those of an agent.
 func DefaultParams() Params { return Params{Prefer: Balanced, Scaling: 0.5, Floor: 0.1} }
 
-// CheckParams reports wrong parameters as a fields.Errors.
 func CheckParams(p Params) error {
 	var errs fields.Errors
 	if !slices.Contains([]Prefer{Balanced, Completion, Quality}, p.Prefer) {
@@ -73,26 +68,25 @@ func CheckParams(p Params) error {
 // Prefer is an order of preference.
 type Prefer string
 
-// The orders. A way to the quality point that is not known is that to the end.
+// If the work to the quality point is unknown, that to the end counts.
 const (
-	// Balanced is by the way to the quality point or by v, whichever is less.
+	// Balanced is by the work to the quality point or by v, whichever is less.
 	Balanced Prefer = "balanced"
 	// Completion is by v.
 	Completion Prefer = "completion"
-	// Quality is by the way to the quality point, then by v.
+	// Quality is by the work to the quality point, then by v.
 	Quality Prefer = "quality"
 )
 
-// compare orders two tasks, the one to be served first being less.
 func (p Prefer) compare(a, b *job) int {
 	need := func(j *job) (turn int, need float64) {
 		switch {
-		case p == Completion, p == Balanced && j.way == 0:
+		case p == Completion, p == Balanced && j.toQuality == 0:
 			return 0, j.twin
 		case p == Balanced:
-			return 0, min(j.way, j.twin)
-		case j.way > 0:
-			return 0, j.way
+			return 0, min(j.toQuality, j.twin)
+		case j.toQuality > 0:
+			return 0, j.toQuality
 		default:
 			return 1, j.twin
 		}
@@ -102,33 +96,33 @@ func (p Prefer) compare(a, b *job) int {
 	return cmp.Or(cmp.Compare(turnA, turnB), cmp.Compare(needA, needB))
 }
 
-// Bounds of what a snapshot may hold: no sum or time within them overflows.
+// Bounds within which no sum or time overflows.
 const (
-	mostCPUS   = 1e12
-	mostCores  = 1e6
-	leastCores = 1e-3
+	maxCPUS  = 1e12
+	maxCores = 1e6
+	minCores = 1e-3
 )
 
-// Check reports what no twin can be made of.
+// Check reports values without a valid twin.
 func Check(s policy.Snapshot, _ Params) error {
 	var errs fields.Errors
-	if !(s.PoolCores >= leastCores && s.PoolCores <= mostCores) {
-		errs.Add("pool_cores", "must be ≥ %v and ≤ %v, got %v", leastCores, mostCores, s.PoolCores)
+	if !(s.PoolCores >= minCores && s.PoolCores <= maxCores) {
+		errs.Add("pool_cores", "must be ≥ %v and ≤ %v, got %v", minCores, maxCores, s.PoolCores)
 	}
-	if !(s.NowS >= 0 && s.NowS <= mostCPUS) {
-		errs.Add("now_s", "must be ≥ 0 and ≤ %v, got %v", mostCPUS, s.NowS)
+	if !(s.NowS >= 0 && s.NowS <= maxCPUS) {
+		errs.Add("now_s", "must be ≥ 0 and ≤ %v, got %v", maxCPUS, s.NowS)
 	}
 	for i, t := range s.Tasks {
 		at := func(name string) string { return fields.Member(fields.Index("tasks", i), name) }
-		if !(t.CapCores == 0 || t.CapCores >= leastCores && t.CapCores <= mostCores) {
-			errs.Add(at("cap_cores"), "must be ≥ %v and ≤ %v, or 0 for the pool, got %v", leastCores, mostCores, t.CapCores)
+		if !(t.CapCores == 0 || t.CapCores >= minCores && t.CapCores <= maxCores) {
+			errs.Add(at("cap_cores"), "must be ≥ %v and ≤ %v, or 0 for the pool, got %v", minCores, maxCores, t.CapCores)
 		}
 		for _, f := range []struct {
 			name  string
 			value *policy.CPUSeconds
 		}{{"cpu_s", &t.CPUS}, {"fair_cpu_s", &t.FairCPUS}, {"remaining_cpu_s", t.RemainingCPUS}, {"quality_cpu_s", t.QualityCPUS}} {
-			if f.value != nil && !(*f.value >= 0 && *f.value <= mostCPUS) {
-				errs.Add(at(f.name), "must be ≥ 0 and ≤ %v, got %v", mostCPUS, *f.value)
+			if f.value != nil && !(*f.value >= 0 && *f.value <= maxCPUS) {
+				errs.Add(at(f.name), "must be ≥ 0 and ≤ %v, got %v", maxCPUS, *f.value)
 			}
 		}
 		switch {
@@ -141,7 +135,6 @@ func Check(s policy.Snapshot, _ Params) error {
 	return errs.Err()
 }
 
-// Example returns a valid snapshot of a node in which most rules fire.
 func Example() policy.Snapshot {
 	known := func(x policy.CPUSeconds) *policy.CPUSeconds { return &x }
 	seconds := func(x float64) *float64 { return &x }

@@ -54,7 +54,6 @@ func TestPolicy_checks(t *testing.T) {
 	}
 }
 
-// The agent's options are the policy's parameters.
 func TestPolicy_Configure(t *testing.T) {
 	d, err := Policy().Configure(nil)
 	must.NoError(t, err)
@@ -63,7 +62,6 @@ func TestPolicy_Configure(t *testing.T) {
 	must.EqError(t, err, "fsp_prefer: must be one of \"balanced\", \"completion\", \"quality\", got \"x\"\nfsp_floor: must be > 0 and ≤ 1, got 2")
 }
 
-// The example shows the rules of a node that is full.
 func TestExample(t *testing.T) {
 	var rules []string
 	for _, d := range Decide(Example(), DefaultParams()).Tasks {

@@ -16,7 +16,6 @@ import (
 
 const exact = 1e-6 // relative
 
-// loads draws tasks, and the parameters.
 func loads(t *rapid.T) ([]load, Params) {
 	weighted := rapid.Bool().Draw(t, "weighted")
 	together := rapid.Bool().Draw(t, "together")
@@ -44,8 +43,8 @@ func loads(t *rapid.T) ([]load, Params) {
 }
 
 // With exact sizes, without caps and with fluid CPU no task ends later than under fair
-// sharing; those of unknown size have no less at any time; no CPU is idle, and no task
-// is below its floor.
+// sharing; tasks of unknown size never have less; no CPU is idle, and no task is below
+// its floor.
 func TestFluid_neverLater(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all, p := loads(t)
@@ -53,7 +52,7 @@ func TestFluid_neverLater(t *testing.T) {
 		fair, _ := f.run(all, fairSharing)
 		f.check = func(f *fluid, s policy.Snapshot, out policy.Outcome) {
 			sum, running := 0.0, false
-			// Rounding may leave a task that ends now with next to nothing to do.
+			// Rounding may leave a task almost nothing at its end.
 			ending := slices.ContainsFunc(out.Tasks, func(d policy.Decision) bool { return d.Late })
 			must.GreaterEq(t, -exact*f.pool, float64(*out.SlackCPUS))
 			for i, d := range out.Tasks {
@@ -84,15 +83,15 @@ func TestFluid_neverLater(t *testing.T) {
 	})
 }
 
-// If no task joins, each ends when the first decision expected it to. (With a floor the
-// tasks behind gain a little when one ends, which is not foreseen.)
+// If no task joins, each ends when first predicted. (With a floor the tasks behind gain
+// slightly at each end, which is not predicted.)
 func TestFluid_expected(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all, p := loads(t)
 		p.Floor = least
 		for i := range all {
 			all[i].arrives, all[i].unknown = 0, false
-			all[i].size *= 1 + float64(i)/97 // ties are decided by rounding
+			all[i].size *= 1 + float64(i)/97 // rounding decides ties
 		}
 		f := fluid{pool: 2}
 		var expected []float64
@@ -121,7 +120,7 @@ func TestFluid_fair(t *testing.T) {
 	}
 }
 
-// Completion is close to the optimum of the mean, which is SRPT.
+// Completion is close to SRPT, the optimum of the mean.
 func TestFluid_completion(t *testing.T) {
 	plain := func(seed uint64) []load { return jobs(seed, 12, 0.5) }
 	best := compare(40, fluid{pool: 2}, plain, srpt)
@@ -133,9 +132,9 @@ func TestFluid_completion(t *testing.T) {
 	}
 }
 
-// A task that always says that it is about to end gets ahead of its fair share, but no
-// further than the others can spare: they gain as without it, and none loses.
-func TestDecide_liar(t *testing.T) {
+// A task that always claims to be near its end overtakes its fair share only by what
+// the others can spare: they gain as without it, and none loses.
+func TestDecide_falseClaims(t *testing.T) {
 	for seed := range uint64(20) {
 		all := append(jobs(seed, 10, 0.5), load{size: 4000, weight: 1, claims: 1})
 		f := fluid{pool: 2, interval: 5}

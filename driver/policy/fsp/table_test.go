@@ -10,7 +10,6 @@ import (
 	"testing"
 )
 
-// figures are means over seeds, against fair sharing.
 type figures struct {
 	mean, worst, latest   float64 // of completion; the latest in seconds behind fair sharing
 	quality, worstQuality float64
@@ -21,7 +20,6 @@ func (g figures) String() string {
 	return fmt.Sprintf("%+3.0f %% | %.2f | %3.0f s | %+3.0f %% | %.1f | %.1f", 100*g.mean, g.worst, g.latest, 100*g.quality, g.worstQuality, g.orders)
 }
 
-// compare runs a division beside fair sharing over seeds.
 func compare(seeds int, f fluid, loads func(seed uint64) []load, how func() divide) figures {
 	var g figures
 	var fairSum, sum, fairQuality, quality float64
@@ -42,8 +40,8 @@ func compare(seeds int, f fluid, loads func(seed uint64) []load, how func() divi
 	return g
 }
 
-// What the model says, with -v: two cores, sizes of 200 CPU-seconds in the median,
-// against fair sharing.
+// The model's figures, with -v: two cores, median size 200 CPU-seconds, against fair
+// sharing.
 func TestFigures(t *testing.T) {
 	if !testing.Verbose() {
 		t.Skip("prints a table")
@@ -85,7 +83,7 @@ func TestFigures(t *testing.T) {
 		each("weights from 1/4 to 4", 0.1, usual, 12, 0.5, func(r *rand.Rand, l *load) { l.weight = math.Exp2(4*r.Float64() - 2) })
 		each("remaining work wrong, σ of log2 0.3", 0.1, usual, 12, 0.5, func(r *rand.Rand, l *load) { l.wrong = math.Exp2(0.3 * r.NormFloat64()) })
 		each("each estimate noisy, σ of log2 0.1", 0.1, usual, 12, 0.5, func(_ *rand.Rand, l *load) { l.wrong, l.noise = 1, 0.1 })
-		each("size wrong to the end, σ of log2 0.3", 0.1, usual, 12, 0.5, func(r *rand.Rand, l *load) { l.wrong, l.stubborn = math.Exp2(0.3*r.NormFloat64()), true })
+		each("size wrong to the end, σ of log2 0.3", 0.1, usual, 12, 0.5, func(r *rand.Rand, l *load) { l.wrong, l.constantError = math.Exp2(0.3*r.NormFloat64()), true })
 	}
 	t.Log(table)
 }

@@ -11,8 +11,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// why explains a decision in one sentence: where the task stands against its fair share,
-// which rule fired, and when task and twin end.
 func why(t policy.Task, d policy.Decision, s policy.Snapshot, p Prefer) string {
 	var w strings.Builder
 	switch d.Rule {
@@ -23,9 +21,9 @@ func why(t policy.Task, d policy.Decision, s policy.Snapshot, p Prefer) string {
 	case RuleWait:
 		fmt.Fprintf(&w, "waits with its floor: %s", needs(t, p))
 	case RuleSpare:
-		fmt.Fprintf(&w, "has what those in front cannot use: %s", needs(t, p))
+		fmt.Fprintf(&w, "uses CPU that preferred tasks cannot use: %s", needs(t, p))
 	case RuleLate:
-		fmt.Fprintf(&w, "late: its twin has ended, and it has %.4g CPU-seconds to do", *t.RemainingCPUS)
+		fmt.Fprintf(&w, "late: its twin has ended, %.4g CPU-seconds remaining", *t.RemainingCPUS)
 	case RuleUnknown:
 		w.WriteString("size unknown: runs at its fair share")
 	case RuleGhost:
@@ -51,18 +49,16 @@ func why(t policy.Task, d policy.Decision, s policy.Snapshot, p Prefer) string {
 	return w.String()
 }
 
-// needs says what the order of preference goes by.
 func needs(t policy.Task, p Prefer) string {
 	twin := t.CPUS + *t.RemainingCPUS - t.FairCPUS
 	if p != Completion && t.QualityCPUS != nil && *t.QualityCPUS > 0 && (p == Quality || *t.QualityCPUS <= twin) {
 		return fmt.Sprintf("%.4g CPU-seconds to its quality point", *t.QualityCPUS)
 	}
-	return fmt.Sprintf("its twin has %.4g CPU-seconds to do", twin)
+	return fmt.Sprintf("its twin has %.4g CPU-seconds remaining", twin)
 }
 
-// in writes a time to come.
 func in(seconds float64) string { return fmt.Sprintf("%.0f s", math.Ceil(seconds)) }
 
 func whyService(t policy.Task) string {
-	return fmt.Sprintf("a service, outside of fair finish: the others have what it leaves; use %.4g, limit %.4g", t.Use, t.Bound())
+	return fmt.Sprintf("a service, exempt from fair finish; use %.4g, limit %.4g", t.Use, t.Bound())
 }

@@ -1,8 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package none is the policy that decides nothing: all tasks compete freely, as
-// they do without Ebbtide. It is there to compare the others with.
+// Package none limits no task, as without Ebbtide, for comparison with other policies.
 package none
 
 import (
@@ -10,14 +9,13 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 )
 
-// Name is the name of the policy.
 const Name = "none"
 
 // RuleFree: no limits.
 const RuleFree = "none.free"
 
-// Policy returns policy none. It asks for what FlowCon asks for, so that one snapshot can
-// be shown to both; the parameters are read and have no effect.
+// Policy returns policy none. It takes FlowCon's snapshot, so that one snapshot works
+// for both; the parameters have no effect.
 func Policy() policy.Policy {
 	return policy.Definition[flowcon.Params]{
 		Name:        Name,
@@ -36,8 +34,8 @@ func Policy() policy.Policy {
 	}.Policy()
 }
 
-// Decide gives every task L = 1. Categories stay as they are, new tasks enter NL,
-// α is flowcon.Off, and the interval is the initial one: there is nothing to adapt.
+// Decide gives every task L = 1. Categories are kept, new tasks enter NL, α is
+// flowcon.Off, and the interval is the initial one.
 func Decide(s policy.Snapshot, _ flowcon.Params) policy.Outcome {
 	free, off := policy.Share(1), float64(flowcon.Off)
 	out := policy.Outcome{

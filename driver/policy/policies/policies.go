@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package policies is the registry of a node's policies: the driver, `ebbtide decide`
-// and the simulator find them here. A new policy is its folder and one entry in All.
+// Package policies is the registry of policies for the driver, `ebbtide decide` and the
+// simulator. A new policy is a folder and one entry in All.
 package policies
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 )
 
-// All returns the policies that divide a node's CPU, the default first.
+// All returns the policies, the default first.
 func All() []policy.Policy {
 	return []policy.Policy{
 		auto.Policy(),
@@ -31,7 +31,6 @@ func All() []policy.Policy {
 	}
 }
 
-// Find returns the policy of that name, or an error that lists all names.
 func Find(name string) (policy.Policy, error) {
 	for _, p := range All() {
 		if p.Name == name {
@@ -41,7 +40,6 @@ func Find(name string) (policy.Policy, error) {
 	return policy.Policy{}, fmt.Errorf("must be one of %s, got %q", strings.Join(Names(), ", "), name)
 }
 
-// Names returns the names of the policies, the default first.
 func Names() []string {
 	var names []string
 	for _, p := range All() {
@@ -50,7 +48,7 @@ func Names() []string {
 	return names
 }
 
-// Options returns the agent options that set the policies' parameters, each once.
+// Options returns the agent options of all policies, each once.
 func Options() []policy.Option {
 	var out []policy.Option
 	seen := make(map[string]bool)
@@ -65,14 +63,14 @@ func Options() []policy.Option {
 	return out
 }
 
-// Queries returns what `ebbtide decide` can run of a node: its policies, and the one
-// that sorts its tasks for the shim.
+// Queries returns what `ebbtide decide` can run for a node: the policies, and the
+// categorisation of tasks for the shim.
 func Queries() []policy.Query {
 	var out []policy.Query
 	for _, p := range All() {
 		out = append(out, p.Query)
 	}
 	return append(out, policy.NewQuery("specon-categorise",
-		"progressing, watching or converged, and which task asks to be moved (SpeCon, Algorithm 1)",
+		"progressing, watching or converged, and which task requests a move (SpeCon, Algorithm 1)",
 		specon.Input{Params: specon.DefaultParams()}, specon.Example(), specon.Decide))
 }

@@ -30,15 +30,13 @@ func TestFind(t *testing.T) {
 	must.ErrorContains(t, err, `unknown policy "flowkon", must be one of: auto, fsp, flowcon, `)
 }
 
-// Every example is valid, and what is missing is told.
 func TestQueries(t *testing.T) {
 	for _, q := range Queries() {
 		policytest.Example(t, q)
 	}
 }
 
-// Every policy works with an agent's defaults, has a table of departures, and takes
-// options only that it has.
+// Policies accept the agent's defaults, list departures, and have only known options.
 func TestAll(t *testing.T) {
 	must.Len(t, 11, Options())
 	for _, p := range All() {
@@ -79,8 +77,8 @@ func TestDepartures_documented(t *testing.T) {
 	}
 }
 
-// live is a snapshot as the driver writes it: all fields of all tasks, services and
-// trainings, state, and the parameters of all policies.
+// live is a snapshot as the driver writes it: all fields, services and training tasks,
+// state, and all policies' parameters.
 func live(t *testing.T, decided string) []byte {
 	t.Helper()
 	x := func(f float64) *float64 { return &f }
@@ -109,8 +107,6 @@ func live(t *testing.T, decided string) []byte {
 	return data
 }
 
-// "What would P do there, now": every policy takes the snapshot of a live node, whichever
-// decided there.
 func TestQuery_live(t *testing.T) {
 	for _, decided := range Names() {
 		for _, p := range All() {
@@ -125,7 +121,6 @@ func TestQuery_live(t *testing.T) {
 			}
 		}
 	}
-	// It is the node's own parameters that count.
 	out, err := policy.Find(Queries(), "dqoes")
 	must.NoError(t, err)
 	decided, err := out.Decide(live(t, "flowcon"))

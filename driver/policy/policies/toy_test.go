@@ -14,8 +14,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// A new policy is its folder and one entry in All: the command is built with a toy, by an
-// overlay of these two.
+// A new policy takes a folder and one entry in All: the command is built with a toy
+// policy, using an overlay of these two.
 func TestToy(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the command")

@@ -9,15 +9,14 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// DefaultAlpha is the threshold on the gain of an interval.
+// DefaultAlpha is the default threshold on the gain of an interval.
 const DefaultAlpha = 0.01
 
-// Category says where a task is in its training (SpeCon, §5.1).
+// Category is a task's phase of training (SpeCon, §5.1).
 type Category string
 
-// The categories of SpeCon.
 const (
-	// New is a task that has not been sorted yet: it is in PC.
+	// New is a task that is not categorised yet; treated as PC.
 	New Category = ""
 	// PC is a progressing container.
 	PC Category = "PC"
@@ -27,45 +26,40 @@ const (
 	CC Category = "CC"
 )
 
-// Valid says whether c is one of the categories above.
 func (c Category) Valid() bool {
 	return slices.Contains([]Category{New, PC, WC, CC}, c)
 }
 
-// Input is the snapshot of a node that Decide works on.
+// Input is the input of Decide.
 type Input struct {
-	// Tasks are the node's training tasks in any order. There may be none.
+	// Tasks are the node's training tasks in any order, possibly none.
 	Tasks []Task `json:"tasks"`
 	// Params are the operator's settings.
 	Params Params `json:"params" strict:"optional"`
 }
 
-// Task is one task in the snapshot of a node.
 type Task struct {
-	// ID names the task; unique in the snapshot.
 	ID string `json:"id"`
-	// Category is the one that the last run decided, or New.
+	// Category is the last run's decision, or New.
 	Category Category `json:"category"`
 	// Gain is g: |E(t_m) − E(t_m−1)| on the normalised evaluation function, over the
-	// last interval; nil when it is not known.
+	// last interval; nil if unknown.
 	Gain *float64 `json:"gain"`
-	// PreviousGain is that of the interval before; nil when it is not known.
+	// PreviousGain is that of the interval before; nil if unknown.
 	PreviousGain *float64 `json:"previous_gain"`
-	// Migrated says that the task has been moved, or that it was decided that it stays
-	// (Algorithm 2): it asks once only.
+	// Migrated means that the task has been moved, or kept by decision (Algorithm 2):
+	// it requests a move only once.
 	Migrated bool `json:"migrated" strict:"optional"`
 }
 
-// Params are the operator's settings. DefaultParams returns the usual ones.
+// Params are the operator's settings.
 type Params struct {
 	// Alpha is the threshold α > 0.
 	Alpha float64 `json:"alpha" strict:"optional"`
 }
 
-// DefaultParams returns DefaultAlpha.
 func DefaultParams() Params { return Params{Alpha: DefaultAlpha} }
 
-// Validate returns every error in the input as a fields.Errors, by JSON path.
 func (in Input) Validate() error {
 	var errs fields.Errors
 	ids := fields.IDs{List: "tasks"}
@@ -88,7 +82,6 @@ func (in Input) Validate() error {
 	return errs.Err()
 }
 
-// Example returns a valid input of a node in which most rules fire.
 func Example() Input {
 	g := func(x float64) *float64 { return &x }
 	return Input{

@@ -1,72 +1,69 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package specon sorts the training tasks of a node into categories by their gain, as
-// SpeCon does (Algorithm 1), and says which of them ask to be moved to another node.
+// Package specon categorises a node's training tasks by their gain and selects those
+// that request a move to another node, as SpeCon does (Algorithm 1).
 //
 // With g, the gain of an interval on the normalised evaluation function, g′, that of
-// the one before, and a threshold α:
+// the interval before, and a threshold α:
 //
-//	g < α and g < g′   PC → WC, WC → CC, CC stays
+//	g < α and g < g′   PC 	 WC, WC 	 CC, CC stays
 //	g < α and g ≥ g′   stays: the gain bounces
-//	g ≥ α              → PC
+//	g ≥ α              	 PC
 //
-// A task that stays in CC while |PC| + |WC| > 1 asks to be moved. Lines 10 to 12 of the
-// pseudo-code move PC to WC a second time; the prose has WC → CC, and so have we.
+// A task that stays in CC while |PC| + |WC| > 1 requests a move. Lines 10 to 12 of the
+// pseudo-code move PC to WC a second time; this package follows the prose, which has WC
+// → CC.
 package specon
 
 import "fmt"
 
-// The rules that a Decision can name.
 const (
 	// RuleProgressing: the gain reaches the threshold.
 	RuleProgressing = "specon.alg1.progressing"
 	// RuleSlowing: the gain is below the threshold and falls: one category down.
 	RuleSlowing = "specon.alg1.slowing"
-	// RuleConverged: the same in CC, which is the last one.
+	// RuleConverged: the same in CC, the last category.
 	RuleConverged = "specon.alg1.converged"
-	// RuleRequest: a converged task asks to be moved.
+	// RuleRequest: a converged task requests a move.
 	RuleRequest = "specon.alg1.request"
 	// RuleBouncing: the gain is below the threshold, but does not fall.
 	RuleBouncing = "specon.alg1.bouncing"
-	// RuleUnmeasured: there is no gain, or none to compare it with.
+	// RuleUnmeasured: no gain, or none before it.
 	RuleUnmeasured = "specon.alg1.unmeasured"
 )
 
-// Decision is what Decide decides for one task.
+// Decision is the decision for one task.
 type Decision struct {
-	// ID is the task's, as the input gave it.
 	ID string `json:"id"`
-	// Category is the task's from now on; never New.
+	// Category is the task's new category; never New.
 	Category Category `json:"category"`
-	// RequestMove says that the task asks to be moved to another node.
+	// RequestMove requests a move to another node.
 	RequestMove bool `json:"request_move"`
-	// Rule is the stable name of the rule that fired.
+	// Rule is the stable name of the rule applied.
 	Rule string `json:"rule"`
-	// Why is a sentence for people that says how it came about.
+	// Why explains the decision in a sentence.
 	Why string `json:"why"`
 }
 
-// Output is what Decide decides.
 type Output struct {
-	// Tasks has one decision for each task of the input, in the input's order.
+	// Tasks has one decision per task of the input, in its order.
 	Tasks []Decision `json:"tasks"`
 }
 
-// Decide runs Algorithm 1 on a valid input. It does not change the input.
+// Decide runs Algorithm 1 on a valid input.
 //
-// |PC| and |WC| are those after the categories of this run, for all tasks: the
-// published loop counts while it goes, so that the order of tasks would decide.
+// |PC| and |WC| are those after this run, for all tasks: the published loop counts as
+// it goes, which makes the result depend on the order of tasks.
 //
-// A task that has been moved once is sorted on, so that scores of nodes stay true, but
-// asks no more; the published loop leaves it out.
+// A moved task is still categorised, which keeps node scores true, but requests no
+// further move; the published loop omits it.
 //
-// A gain without one before it is compared with nothing: below the threshold the task
-// stays where it is.
+// A gain below the threshold without a previous one changes nothing.
 func Decide(in Input) Output {
 	alpha := in.Params.Alpha
 	if !(alpha > 0) {
-		alpha = DefaultAlpha // Params{} is meant to be usable
+		alpha = DefaultAlpha
 	}
 	out := Output{Tasks: make([]Decision, len(in.Tasks))}
 	others := 0 // |PC| + |WC|
@@ -116,7 +113,6 @@ func (t Task) categorise(alpha float64) Decision {
 	return d
 }
 
-// down is the next category of a task that slows down.
 func (c Category) down() Category {
 	if c == PC {
 		return WC
@@ -129,11 +125,11 @@ func (d *Decision) request(migrated bool, others int) {
 	switch {
 	case d.Rule != RuleConverged:
 	case migrated:
-		d.Why += "; it has been moved already"
+		d.Why += "; already moved"
 	case others > 1:
 		d.Rule, d.RequestMove = RuleRequest, true
-		d.Why += fmt.Sprintf(" and asks to be moved: %d tasks on this node learn on", others)
+		d.Why += fmt.Sprintf(" and requests a move: %d tasks on this node are still learning", others)
 	default:
-		d.Why += fmt.Sprintf("; no more than one task on this node learns on (%d)", others)
+		d.Why += fmt.Sprintf("; at most one task on this node is still learning (%d)", others)
 	}
 }

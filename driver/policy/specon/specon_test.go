@@ -16,7 +16,7 @@ import (
 
 func num(x float64) *float64 { return &x }
 
-// task has a gain and the one before; negative is none.
+// task has a gain and a previous one; negative is none.
 func task(id string, c Category, gain, previous float64) Task {
 	t := Task{ID: id, Category: c}
 	if gain >= 0 {
@@ -35,7 +35,6 @@ func (t Task) migrated() Task {
 
 func input(tasks ...Task) Input { return Input{Tasks: tasks, Params: DefaultParams()} }
 
-// shown is what a decision does, in short.
 type shown struct {
 	Category Category
 	Request  bool
@@ -78,11 +77,11 @@ func TestDecide(t *testing.T) {
 			input(task("a", WC, -1, 0.02), task("b", WC, 0.005, -1)),
 			[]shown{{WC, false, RuleUnmeasured}, {WC, false, RuleUnmeasured}},
 		}, {
-			"a converged one asks while more than one learn on",
+			"a converged one requests a move while more than one still learn",
 			input(task("a", CC, 0.001, 0.002), task("b", PC, 0.5, 0.5), task("c", WC, 0.009, 0.001)),
 			[]shown{{CC, true, RuleRequest}, {PC, false, RuleProgressing}, {WC, false, RuleBouncing}},
 		}, {
-			"counted after this run: one that converges now does not learn on",
+			"counted after this run: one that converges now no longer learns",
 			input(task("a", CC, 0.001, 0.002), task("b", PC, 0.5, 0.5), task("c", WC, 0.001, 0.009)),
 			[]shown{{CC, false, RuleConverged}, {PC, false, RuleProgressing}, {CC, false, RuleSlowing}},
 		}, {
@@ -118,9 +117,9 @@ func TestDecide_why(t *testing.T) {
 		{input(task("a", PC, 0.002, -1)), "gain 0.002 is below the threshold 0.01, but there is none before it: stays in PC"},
 		{input(task("a", WC, 0.002, 0.001)), "gain 0.002 is below the threshold 0.01, but does not fall, it was 0.001: stays in WC"},
 		{input(task("a", PC, 0.002, 0.003)), "gain 0.002 is below the threshold 0.01 and falls, it was 0.003: PC → WC"},
-		{input(task("a", CC, 0.002, 0.003)), "gain 0.002 is below the threshold 0.01 and falls, it was 0.003: stays in CC; no more than one task on this node learns on (0)"},
-		{input(append([]Task{task("a", CC, 0.002, 0.003)}, learn...)...), "gain 0.002 is below the threshold 0.01 and falls, it was 0.003: stays in CC and asks to be moved: 2 tasks on this node learn on"},
-		{input(append([]Task{task("a", CC, 0.002, 0.003).migrated()}, learn...)...), "gain 0.002 is below the threshold 0.01 and falls, it was 0.003: stays in CC; it has been moved already"},
+		{input(task("a", CC, 0.002, 0.003)), "gain 0.002 is below the threshold 0.01 and falls, it was 0.003: stays in CC; at most one task on this node is still learning (0)"},
+		{input(append([]Task{task("a", CC, 0.002, 0.003)}, learn...)...), "gain 0.002 is below the threshold 0.01 and falls, it was 0.003: stays in CC and requests a move: 2 tasks on this node are still learning"},
+		{input(append([]Task{task("a", CC, 0.002, 0.003).migrated()}, learn...)...), "gain 0.002 is below the threshold 0.01 and falls, it was 0.003: stays in CC; already moved"},
 	} {
 		must.Eq(t, tc.want, Decide(tc.in).Tasks[0].Why)
 	}
@@ -184,7 +183,6 @@ func TestDecide_properties(t *testing.T) {
 			}
 		}
 
-		// The order of tasks decides nothing.
 		reversed := in
 		reversed.Tasks = slices.Clone(in.Tasks)
 		slices.Reverse(reversed.Tasks)

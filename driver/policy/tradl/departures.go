@@ -5,7 +5,6 @@ package tradl
 
 import "github.com/ebbtide/ebbtide/driver/policy"
 
-// departures lists where this package differs from the thesis on TRADL and DQoES.
 func departures() []policy.Departure {
 	return []policy.Departure{
 		{

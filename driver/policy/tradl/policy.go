@@ -8,7 +8,6 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Policy returns policy tradl.
 func Policy() policy.Policy {
 	return policy.Definition[Params]{
 		Name:        "tradl",
@@ -25,7 +24,6 @@ func Policy() policy.Policy {
 	}.Policy()
 }
 
-// Options are the agent options that set Params.
 func Options() []policy.Option {
 	return []policy.Option{{
 		Name: "tradl_full", Kind: policy.KindNumber, Default: `0.9`, Param: "full", Allowed: "> 0, ≤ 1",
@@ -33,16 +31,13 @@ func Options() []policy.Option {
 	}}
 }
 
-// Params are the operator's settings.
 type Params struct {
-	// Full is a, the part of the pool, in (0, 1], from which on it counts as full.
+	// Full is a, the part of the pool, in (0, 1], above which it counts as full.
 	Full float64 `json:"full" strict:"optional"`
 }
 
-// DefaultParams returns the published ones.
 func DefaultParams() Params { return Params{Full: 0.9} }
 
-// CheckParams reports wrong parameters as a fields.Errors.
 func CheckParams(p Params) error {
 	var errs fields.Errors
 	if !(p.Full > 0 && p.Full <= 1) {
@@ -51,8 +46,8 @@ func CheckParams(p Params) error {
 	return errs.Err()
 }
 
-// Example returns a valid snapshot of a full node in which most rules fire. The
-// targets are the published ones.
+// Example returns a snapshot of a full node in which most rules apply, with the
+// published targets.
 func Example() policy.Snapshot {
 	known := func(x float64) *float64 { return &x }
 	return policy.Snapshot{Tasks: []policy.Task{

@@ -12,7 +12,6 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// check is what the policy reports of the input.
 func (in input) check() error { return errors.Join(in.Validate(), CheckParams(in.Params)) }
 
 func TestPolicy_checks(t *testing.T) {
@@ -39,7 +38,6 @@ func TestPolicy_checks(t *testing.T) {
 	}
 }
 
-// The example shows the rules of a full node.
 func TestExample(t *testing.T) {
 	var rules []string
 	for _, d := range Decide(Example(), DefaultParams()).Tasks {
@@ -48,7 +46,6 @@ func TestExample(t *testing.T) {
 	must.Eq(t, []string{RuleTraining, RuleHalf, RuleEven, RuleObjective, RuleTraining, RuleUnmeasured}, rules)
 }
 
-// The agent's option is the policy's parameter.
 func TestPolicy_Configure(t *testing.T) {
 	d, err := Policy().Configure(nil)
 	must.NoError(t, err)

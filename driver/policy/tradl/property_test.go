@@ -16,7 +16,6 @@ import (
 	"github.com/ebbtide/ebbtide/internal/policytest"
 )
 
-// inputs draws valid inputs.
 func inputs() *rapid.Generator[input] {
 	values := rapid.OneOf(
 		rapid.Just[*float64](nil),
@@ -29,7 +28,6 @@ func inputs() *rapid.Generator[input] {
 			Tasks: make([]policy.Task, rapid.IntRange(0, 12).Draw(t, "n")),
 			Gone:  policy.Share(rapid.SampledFrom([]float64{0, 0, 0.3}).Draw(t, "gone")),
 		}, Params{Full: rapid.Float64Range(0.01, 1).Draw(t, "full")}}
-		// Equal requests, as in the thesis, or any.
 		entitlement := rapid.Just(1.0)
 		if rapid.Bool().Draw(t, "unequal") {
 			entitlement = rapid.Float64Range(0.1, 16)
@@ -89,7 +87,6 @@ func TestDecide_properties(t *testing.T) {
 			must.Eq(t, 1, free)
 		}
 
-		// The next run, with what this one has decided, knows the same states.
 		for i, d := range out.Tasks {
 			in.Tasks[i].State = d.State
 		}
@@ -100,8 +97,7 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// Neither the unit of entitlements nor the order of tasks matters.
-func TestDecide_entitled(t *testing.T) {
+func TestDecide_unitOfEntitlement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs().Draw(t, "in")
 		policytest.Entitled(t, func(s policy.Snapshot) policy.Outcome { return Decide(s, in.Params) }, in.Snapshot,
@@ -109,7 +105,7 @@ func TestDecide_entitled(t *testing.T) {
 	})
 }
 
-// A watcher without a hold and Decide say the same.
+// A watcher without a hold and Decide agree.
 func TestWatcher_agrees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		goal := rapid.SampledFrom([]policy.Goal{policy.GoalMin, policy.GoalMax}).Draw(t, "goal")

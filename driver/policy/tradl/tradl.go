@@ -2,28 +2,27 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package tradl divides a node's CPU by two-tier targets, as TRADL does (thesis on
-// TRADL and DQoES, §4.1 and §5.1, Algorithm 1): a training that has reached its
-// acceptable value yields, one that has reached its objective ends.
+// TRADL and DQoES, §4.1 and §5.1, Algorithm 1): a task yields at its acceptable value
+// and ends at its objective.
 //
 //	training ──► acceptable ──► objective
 //	    └───────────────────────────▲
 //
-// There is no way back. n tasks use Σ RU of the pool, a = Params.Full:
+// States never revert. n tasks use Σ RU of the pool, a = Params.Full:
 //
 //	Σ RU < a                     no limits: the pool is not full
 //	all are acceptable           no limits: free competition
-//	otherwise, of each task:
+//	otherwise, for each task:
 //	  objective                  stop it
 //	  acceptable, RU > 1/n       L = 1/(2n)
 //	  acceptable, RU ≤ 1/n       L = 1/(n+1)
 //	  training                   no limit
 //
-// Where the thesis leaves something open, the choice is documented beside the rule.
+// Where the thesis is ambiguous, the choice is documented at the rule.
 package tradl
 
 import "github.com/ebbtide/ebbtide/driver/policy"
 
-// The rules that a Decision can name.
 const (
 	// RuleNotFull: the pool is not full: no limits.
 	RuleNotFull = "tradl.not-full"
@@ -41,37 +40,32 @@ const (
 	RuleUnmeasured = "tradl.unmeasured"
 )
 
-// rounding is the relative error that comparisons of use forgive, so that the order
-// of a sum decides nothing.
+// rounding is the relative tolerance of comparisons of use: the order of a sum must not
+// matter.
 const rounding = 1e-9
 
 // Decide runs Algorithm 1 on a valid snapshot.
 //
-// States. A task's state is the harder one of what it had reached and what its value
-// reaches now; with policy.Task.Tracked only the former counts. The pseudo-code compares
-// with ≤ and calls it a loss: a loss reaches a target by falling to it, an accuracy by
-// rising to it. A task without a target, a service too, is in training for ever, and
-// never in AS.
+// States. A task's state is the further one of its previous state and what its value
+// reaches now; with policy.Task.Tracked only the former counts. The pseudo-code
+// compares a loss with ≤; an accuracy reaches a target from below. A task without
+// targets, such as a service, is in training for ever.
 //
-// AS, the acceptable ones, are counted after the states of this run, where the
-// pseudo-code has those of the run before: else a node whose last task becomes
-// acceptable would be limited for one more interval for nobody. A task that has
-// reached its objective is in AS as well, whether it has an acceptable value or not:
-// it is about to leave, so it is nobody for whom others should make room. It counts
-// in n until it has left.
+// AS, the acceptable tasks, is counted after this run's states; the pseudo-code uses
+// the last run's, which would limit a node for one more interval when its last task
+// becomes acceptable. A task at its objective is in AS too: it is about to leave, so
+// others need not make room. It counts in n until it has left.
 //
-// An objective ends the task in the early branches too, whatever the load. There
-// its limit goes with all others; otherwise it stays as it is while the task saves
-// its model.
+// An objective ends the task in the early branches too, whatever the load. There its
+// limit is lifted with the others'; otherwise it stays while the task saves its model.
 //
-// The pool is full from Σ RU = a on; RU = φ is not more than the fair share. Both
-// forgive a relative rounding error of 1e-9. What tasks used that have left since is a
-// part of Σ RU (policy.Snapshot.Gone): else each leave would set the acceptable ones free for an
-// interval.
+// The pool is full from Σ RU = a on; RU = φ is within the fair share. Both tolerate a
+// relative error of 1e-9. Σ RU includes tasks that left (policy.Snapshot.Gone):
+// otherwise each leave would lift the limits for an interval.
 //
-// The two limits of an acceptable task make one step down and one up again: a task
-// that used more than its fair share gets φ/2, uses that, and gets φ·n/(n+1), the fair
-// share of one more task, from the next run on. As published; no limit is below φ/2.
+// The two limits of an acceptable task alternate, as published: above its fair share it
+// gets φ/2, uses that, and then gets φ·n/(n+1), the fair share of one more task. No
+// limit is below φ/2.
 func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	n := newNode(s, p)
 	out := policy.Outcome{Tasks: make([]policy.Decision, len(s.Tasks)), Floor: 0.5}
@@ -104,14 +98,13 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	return out
 }
 
-// node is the state of one run.
 type node struct {
 	tasks      policy.Share
 	equal      bool           // all fair shares are 1/n
 	fair       []policy.Share // φ
 	state      []policy.TargetState
 	reached    int          // |AS|
-	used, full policy.Share // Σ RU, and from which sum on the pool is full
+	used, full policy.Share // Σ RU, and the sum at which the pool is full
 }
 
 func newNode(s policy.Snapshot, p Params) node {

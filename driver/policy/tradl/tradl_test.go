@@ -13,12 +13,11 @@ import (
 
 func num(x float64) *float64 { return &x }
 
-// task builds a task with a loss and both targets, 0.3 and 0.25.
+// task builds a task with a loss and targets 0.3 and 0.25.
 func task(id string, value float64, use, limit policy.Share) policy.Task {
 	return policy.Task{ID: id, Goal: policy.GoalMin, Value: &value, Acceptable: num(0.3), Objective: num(0.25), Use: use, Limit: limit}
 }
 
-// input is a snapshot with parameters.
 type input struct {
 	policy.Snapshot
 	Params Params
@@ -26,7 +25,6 @@ type input struct {
 
 func (in input) decide() policy.Outcome { return Decide(in.Snapshot, in.Params) }
 
-// of builds an input of tasks with equal requests.
 func of(tasks ...policy.Task) input {
 	for i := range tasks {
 		tasks[i].Entitlement = 1
@@ -34,7 +32,6 @@ func of(tasks ...policy.Task) input {
 	return input{policy.Snapshot{Tasks: tasks}, DefaultParams()}
 }
 
-// shown is what a decision does, in short.
 type shown struct {
 	State policy.TargetState
 	Limit policy.Share // 0 = none
@@ -181,7 +178,7 @@ func TestDecide_full(t *testing.T) {
 	must.Eq(t, RuleEven, in.decide().Tasks[1].Rule)
 }
 
-// The step down and up again that the two published limits make.
+// The two published limits alternate.
 func TestDecide_settles(t *testing.T) {
 	in := of(task("a", 0.5, 0.5, 1), task("b", 0.28, 0.5, 1))
 	for _, want := range []policy.Share{1.0 / 3, 1.0 / 3} {
@@ -215,11 +212,11 @@ func TestDecide_why(t *testing.T) {
 		{[]policy.Task{full}, task("a", 0.28, 0.55, 1),
 			"value 0.28 reaches acceptable 0.3, objective 0.25 not yet: yields; its use is above the fair share 1/n = 0.5, so it gets 1/(2n); limit none → 0.25, use 0.55"},
 		{[]policy.Task{full}, with(task("a", 0.4, 0.4, 0.25), func(t *policy.Task) { t.State, t.Objective = policy.Acceptable, nil }),
-			"has reached acceptable 0.3 before, value 0.4 takes nothing back: yields; its use is within the fair share 1/n = 0.5, so it gets 1/(n+1); limit 0.25 → 0.3333, use 0.4"},
+			"reached acceptable 0.3 earlier, value 0.4 does not revoke it: yields; its use is within the fair share 1/n = 0.5, so it gets 1/(n+1); limit 0.25 → 0.3333, use 0.4"},
 		{[]policy.Task{full}, with(task("a", 0, 0.4, 1), func(t *policy.Task) { t.State, t.Value = policy.Objective, nil }),
-			"has reached objective 0.25 before: has succeeded and stops; limit none → none, use 0.4"},
+			"reached objective 0.25 earlier: has succeeded and stops; limit none → none, use 0.4"},
 		{[]policy.Task{full}, policy.Task{ID: "a", State: policy.Objective, Use: 0.4, Limit: 1},
-			"has reached its objective before: has succeeded and stops; limit none → none, use 0.4"},
+			"reached its objective earlier: has succeeded and stops; limit none → none, use 0.4"},
 		{[]policy.Task{full}, with(task("a", 0.28, 0.4, 1), func(t *policy.Task) { t.Tracked = true }),
 			"value 0.28 reaches acceptable 0.3, but not often enough in a row: no limit; limit none → none, use 0.4"},
 		{[]policy.Task{full}, with(task("a", 0.28, 0.4, 1), func(t *policy.Task) { t.Acceptable = nil }),
@@ -236,7 +233,6 @@ func TestDecide_why(t *testing.T) {
 	}
 }
 
-// Who was given more yields to more: shares are those of the pool that Nomad gave.
 func TestDecide_entitlement(t *testing.T) {
 	in := of(task("a", 0.5, 0.3, 1), task("big", 0.28, 0.65, 1), task("small", 0.28, 0.05, 1))
 	in.Tasks[1].Entitlement, in.Tasks[2].Entitlement = 16, 3

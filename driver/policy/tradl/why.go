@@ -10,8 +10,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// why explains a decision in one sentence: what the task has reached, which rule
-// fired and what it did to the limit.
 func (n *node) why(i int, t policy.Task, d policy.Decision) string {
 	var s strings.Builder
 	switch d.State {
@@ -43,31 +41,28 @@ func (n *node) why(i int, t policy.Task, d policy.Decision) string {
 	return s.String()
 }
 
-// whyReached says by what the task has reached a target.
 func whyReached(s *strings.Builder, t policy.Task, name string, target *float64) {
 	switch {
-	case target == nil: // of an earlier run, whose targets were others
-		fmt.Fprintf(s, "has reached its %s before", name)
+	case target == nil: // reached in an earlier run with other targets
+		fmt.Fprintf(s, "reached its %s earlier", name)
 	case t.Value != nil && t.Goal.Reached(*t.Value, *target):
 		fmt.Fprintf(s, "value %.4g reaches %s %.4g", *t.Value, name, *target)
 	case t.Value != nil:
-		fmt.Fprintf(s, "has reached %s %.4g before, value %.4g takes nothing back", name, *target, *t.Value)
+		fmt.Fprintf(s, "reached %s %.4g earlier, value %.4g does not revoke it", name, *target, *t.Value)
 	default:
-		fmt.Fprintf(s, "has reached %s %.4g before", name, *target)
+		fmt.Fprintf(s, "reached %s %.4g earlier", name, *target)
 	}
 	if name == "acceptable" {
 		whyNext(s, t)
 	}
 }
 
-// whyNext says what an acceptable task has still to reach.
 func whyNext(s *strings.Builder, t policy.Task) {
 	if t.Objective != nil {
 		fmt.Fprintf(s, ", objective %.4g not yet", *t.Objective)
 	}
 }
 
-// whyTraining says what a task in training has still to reach.
 func whyTraining(s *strings.Builder, t policy.Task) {
 	if t.Value == nil {
 		s.WriteString("has not reported yet")
@@ -88,7 +83,6 @@ func whyTraining(s *strings.Builder, t policy.Task) {
 	}
 }
 
-// limit writes a limit in force.
 func limit(l policy.Share) string {
 	if l >= 1 {
 		return "none"

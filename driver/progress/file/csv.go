@@ -17,28 +17,26 @@ import (
 
 const (
 	maxColumns = 4096
-	maxName    = 256     // bytes of a column's name; a longer one is not looked at
+	maxName    = 256     // bytes of a column's name; longer ones are ignored
 	maxHeader  = 4 << 10 // bytes of a header that are kept in an offset
 )
 
-// table knows the columns of a CSV file, and makes each row a line of JSON, which is
-// what a progress.Parser reads.
+// table converts the rows of a CSV file to lines of JSON for a progress.Parser.
 type table struct {
-	metric string // configured
+	metric string
 	header []string
-	known  map[string]bool // the names in it, in lower case
-	keys   []string        // of the columns in the line of JSON; "" = the column is left out
+	known  map[string]bool // its names in lower case
+	keys   []string
 	comma  byte
 	cells  []string
 	line   []byte
 
 	rows   int64 // since the header
-	ragged int64 // rows with another number of cells than the header
+	ragged int64 // rows whose number of cells differs from the header
 	text   int64 // cells of the configured metric that are no numbers
 }
 
-// problem is something that is wrong with the content of a file. Each kind is told
-// once.
+// problem is a defect of a file's content; each kind is reported once.
 type problem struct {
 	kind string
 	text string
@@ -46,12 +44,11 @@ type problem struct {
 
 func (p *problem) Error() string { return p.text }
 
-func wrong(kind, format string, args ...any) error {
+func newProblem(kind, format string, args ...any) error {
 	return &problem{kind, fmt.Sprintf(format, args...)}
 }
 
-// read takes a row. The result is a line of JSON, nil for a row that is none; it is
-// valid until the next call.
+// read returns a row as a line of JSON, nil if it has none; valid until the next call.
 func (t *table) read(row []byte, line int64) ([]byte, error) {
 	row = bytes.TrimSuffix(row, []byte("\r"))
 	if len(bytes.TrimSpace(row)) == 0 {
@@ -59,23 +56,23 @@ func (t *table) read(row []byte, line int64) ([]byte, error) {
 	}
 	comment := row[0] == '#'
 	if t.header == nil {
-		return nil, t.first(row, line, comment)
+		return nil, t.readHeader(row, line, comment)
 	}
 	if comment {
 		return nil, nil
 	}
 	t.cells = split(t.cells[:0], row, t.comma)
 	cells := trim(t.cells)
-	if t.another(cells) {
-		t.use(cells)
+	if t.isHeader(cells) {
+		t.setHeader(cells)
 		return nil, nil
 	}
 	for len(cells) > len(t.header) && cells[len(cells)-1] == "" {
-		cells = cells[:len(cells)-1] // a comma at the end of the row
+		cells = cells[:len(cells)-1] // a trailing comma
 	}
 	if len(cells) != len(t.header) {
 		t.ragged++
-		return nil, wrong("cells", "line %d has %d cells and the header %d: such rows are left out", line, len(cells), len(t.header))
+		return nil, newProblem("cells", "line %d has %d cells and the header %d: such rows are skipped", line, len(cells), len(t.header))
 	}
 	t.rows++
 
@@ -89,7 +86,7 @@ func (t *table) read(row []byte, line int64) ([]byte, error) {
 		text, ok := number(cell)
 		if !ok {
 			if commaNumber(cell) {
-				err = wrong("comma", "line %d: %.40q has a decimal comma, which is not read: write numbers with a decimal point", line, cell)
+				err = newProblem("comma", "line %d: %.40q has a decimal comma, which is not read: write numbers with a decimal point", line, cell)
 			}
 			if t.metric != "" && strings.EqualFold(key, t.metric) && !missing(cell) {
 				t.text++
@@ -111,8 +108,7 @@ func (t *table) read(row []byte, line int64) ([]byte, error) {
 	return t.line, err
 }
 
-// first looks for the header.
-func (t *table) first(row []byte, line int64, comment bool) error {
+func (t *table) readHeader(row []byte, line int64, comment bool) error {
 	if comment {
 		row = bytes.TrimSpace(row[1:]) // as NumPy writes it, or a remark
 	}
@@ -122,27 +118,26 @@ func (t *table) first(row []byte, line int64, comment bool) error {
 	case comment && (len(cells) < 2 || slices.Contains(cells, "")):
 		return nil
 	case row[0] == '{' || row[0] == '[':
-		return wrong("header", "line %d looks like JSON: set format to %q", line, jsonl)
+		return newProblem("header", "line %d looks like JSON: set format to %q", line, jsonl)
 	case !names(cells):
 		if comment {
 			return nil
 		}
-		return wrong("header", "line %d is no header: the first row must name the columns", line)
+		return newProblem("header", "line %d is no header: the first row must name the columns", line)
 	case len(cells) > maxColumns:
-		return wrong("header", "line %d names %d columns, at most %d are read", line, len(cells), maxColumns)
+		return newProblem("header", "line %d names %d columns, at most %d are read", line, len(cells), maxColumns)
 	}
 	t.comma = comma
-	t.use(cells)
+	t.setHeader(cells)
 	return nil
 }
 
-// use takes a row for the header.
-func (t *table) use(cells []string) {
+func (t *table) setHeader(cells []string) {
 	t.header, t.rows = slices.Clone(cells), 0
 	t.keys, t.known = make([]string, len(cells)), make(map[string]bool, len(cells))
 	metric := key(t.metric)
-	// A metric whose name is not one word is looked for in the text of the line, too,
-	// so a column whose name only contains it must not be there.
+	// The parser searches lines for a metric that is not one word, so columns that only
+	// contain its name must be omitted.
 	words := strings.ContainsFunc(metric, func(r rune) bool { return r > 127 || !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' })
 	for i, name := range cells {
 		t.known[strings.ToLower(name)] = true
@@ -161,10 +156,7 @@ func (t *table) use(cells []string) {
 	}
 }
 
-// another says whether a row is a header, in the middle of a file to which another
-// run was appended: no cell is a number, and it names what the header names, or
-// measures.
-func (t *table) another(cells []string) bool {
+func (t *table) isHeader(cells []string) bool {
 	if len(cells) > maxColumns || !names(cells) {
 		return false
 	}
@@ -185,8 +177,7 @@ func (t *table) another(cells []string) bool {
 	return same || shared || t.rows == 0 // what came before was a title
 }
 
-// names says whether cells may be the names of columns: at least one has a name, and
-// none is a number.
+// names reports whether cells may be column names: at least one name and no number.
 func names(cells []string) bool {
 	any := false
 	for _, c := range cells {
@@ -198,8 +189,6 @@ func names(cells []string) bool {
 	return any
 }
 
-// delimiter returns what stands between the cells of a header: what is there most
-// often.
 func delimiter(row []byte) byte {
 	var n [256]int
 	s := atStart
@@ -217,7 +206,6 @@ func delimiter(row []byte) byte {
 	return best
 }
 
-// trim removes the space around cells, in place.
 func trim(cells []string) []string {
 	for i, c := range cells {
 		cells[i] = strings.TrimSpace(c)
@@ -225,7 +213,6 @@ func trim(cells []string) []string {
 	return cells
 }
 
-// key makes a column's name one that can stand in a line of JSON without escapes.
 func key(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -240,8 +227,7 @@ func key(name string) string {
 	}, name)
 }
 
-// number returns a cell that is a number as text for a line of JSON. Per cent signs
-// are left out.
+// number returns a numeric cell as JSON text, without a per cent sign.
 func number(cell string) (string, bool) {
 	cell = strings.TrimSpace(strings.TrimSuffix(cell, "%"))
 	if cell == "" {
@@ -271,7 +257,6 @@ func number(cell string) (string, bool) {
 	return cell, err == nil || v != 0 // out of range is infinite
 }
 
-// commaNumber says whether a cell is a number with a decimal comma.
 func commaNumber(cell string) bool {
 	whole, fraction, ok := strings.Cut(cell, ",")
 	if !ok || strings.ContainsRune(fraction, ',') {
@@ -281,7 +266,6 @@ func commaNumber(cell string) bool {
 	return ok && whole != "" && fraction != "" && !strings.ContainsAny(whole, ".eE") && fraction[0] >= '0' && fraction[0] <= '9'
 }
 
-// missing says whether a cell is how people write that there is no value.
 func missing(cell string) bool {
 	switch strings.ToLower(cell) {
 	case "", "na", "n/a", "null", "none", "-", "--":

@@ -1,42 +1,35 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package file reads the progress of a training job from a file that the job writes:
-// a JSON object a line, or a table as CSV.
+// Package file reads a training job's progress from a JSONL or CSV file.
 //
-// # Which metric
-//
-// Each line of JSON, and each row of a table as such a line, is given to a
-// progress.Parser, which has the one set of rules for names: the configured metric,
-// in any case, as a path (val.loss) where objects are nested; or else its choice, the
-// training loss first. It also knows the names of steps, epochs and totals. A
-// configuration for logs, a pattern or another preset, is an error.
+// Each JSON line, and each CSV row converted to one, goes to a progress.Parser, which
+// chooses the metric: the configured one, in any case and as a path (val.loss) in
+// nested objects, or its own choice. Patterns and other presets are errors.
 //
 // # JSONL
 //
-// A line that is not ended is looked at when nothing was added for three seconds and
-// it ends with a brace. A line of more than 64 KiB is read as far as its first 64 KiB
-// go. NaN and Infinity, which Python writes into JSON, are values.
+// An unfinished line is parsed after three seconds without growth if it ends with a
+// brace. Lines above 64 KiB are read to that length. NaN and Infinity, as Python writes
+// them, are values.
 //
 // # CSV
 //
-// The first row names the columns. Cells are separated by what the header has most
-// of: comma, semicolon or tab. Quotes are those of encoding/csv, but a quote within a
-// cell is no error, and one without its partner costs at most 16 lines. Space around
-// cells is removed; lines that begin with # are remarks, unless the header is one
-// (numpy.savetxt). A row is read when its line has ended, since a number may be cut.
+// The first row names the columns. The separator is the header's most frequent one of
+// comma, semicolon and tab. Quotes are those of encoding/csv, but a quote within a cell
+// is no error, and an unpaired one costs at most 16 lines. Lines beginning with # are
+// remarks, unless the header is one (numpy.savetxt). Rows are read when finished.
 //
-//   - A row that has no number in it, and names columns or measures, is a header
-//     again: the columns may have another order from there on.
-//   - An empty cell is no report; so are NA, null, None and a dash. nan, inf and their
-//     kin are values: a training that diverges says so.
-//   - A row with more or fewer cells than the header is left out, and said once.
-//   - Decimal commas are not read; the error says so. Per cent signs are left out.
+//   - A row without numbers that names columns or measures is a new header.
+//   - Empty cells, NA, null, None and dashes are no reports. nan and inf are values: a
+//     diverged training.
+//   - Rows with another number of cells than the header are skipped.
+//   - Decimal commas are errors. Per cent signs are ignored.
 //
 // # The file
 //
-// It may come late, vanish, be truncated or be replaced: see package tail. What a new
-// file holds is reported from its beginning, and a CSV file needs a header again.
+// It may appear late, vanish, be truncated or be replaced: see package tail. A new file
+// is reported from its beginning and needs a header.
 package file
 
 import (
@@ -59,12 +52,11 @@ const (
 	csv   = progress.FormatCSV
 )
 
-// Bounds of one Poll.
 const (
 	chunk       = 64 << 10
 	pollBytes   = 1 << 20
-	pollReports = 8192            // and what a chunk holds
-	idleAfter   = 3 * time.Second // before a line that has not ended is looked at
+	pollReports = 8192            // plus a chunk's
+	idleAfter   = 3 * time.Second // before an unfinished line is parsed
 )
 
 // File is a progress.Source that reads a file. It is not safe for concurrent use.
@@ -72,34 +64,32 @@ type File struct {
 	format string
 	tail   *tail.File
 	parser *progress.Parser
-	goal   string // configured
+	goal   string
 	rows   rows
 	table  table
 	now    func() time.Time
 
-	stats   progress.Stats
-	reports []progress.Report // of the Poll that runs
-	time    time.Time         // of it
-	touched time.Time         // when the row that has not ended grew last
-	done    bool              // it has given its report
+	stats    progress.Stats
+	reports  []progress.Report // of the current Poll
+	time     time.Time         // of it
+	lastGrew time.Time         // when the unfinished row last grew
+	done     bool              // it has been reported
 
-	gone    error           // tail.ErrNotYet or tail.ErrGone while the file is not there
-	fault   string          // why it could not be read last
-	told    map[string]bool // the kinds of what was wrong with the content that were told
-	problem string          // the last of them, for Note
-	fresh   []error         // of the Poll that runs
-	closed  bool
-	last    json.RawMessage // the offset, once closed
+	gone          error           // tail.ErrNotYet or tail.ErrGone while the file is missing
+	lastError     string          // last read error
+	reportedKinds map[string]bool // reported kinds of problems
+	problem       string          // the last of them, for Note
+	newErrors     []error         // of the current Poll
+	closed        bool
+	last          json.RawMessage // the offset, once closed
 }
 
 var _ progress.Source = (*File)(nil)
 
-// Open returns a source that reads the file at a path below root, which remains the
-// caller's and must stay open. The file may come later. An empty format is told from
-// the file's name, as progress.FormatOf does. Of cfg, Metric and Goal are used; a
-// Pattern, and a Preset for something else, are errors. The errors are those of the
-// configuration, all of them, each a *progress.FieldError: of "file" for the path,
-// "format", and the fields of cfg.
+// Open returns a source for the file at a path below root, which the caller keeps open.
+// The file may appear later. An empty format follows from the name (progress.FormatOf).
+// Of cfg only Metric and Goal apply; a Pattern or another Preset is an error. Errors
+// are *progress.FieldErrors, joined.
 func Open(root *taskfs.Dir, name, format string, cfg progress.Config) (*File, error) {
 	var errs []error
 	bad := func(field, value, problem string) {
@@ -129,7 +119,7 @@ func Open(root *taskfs.Dir, name, format string, cfg progress.Config) (*File, er
 	default:
 		bad("preset", cfg.Preset, "is for lines of a log: leave it out, and set format if need be")
 	}
-	// The rest of cfg says where the file is, which the caller knows.
+	// The caller has used the rest of cfg to find the file.
 	cfg = progress.Config{Preset: progress.PresetJSONL, Metric: cfg.Metric, Goal: cfg.Goal}
 	if format == csv {
 		cfg.Metric = key(cfg.Metric)
@@ -144,16 +134,15 @@ func Open(root *taskfs.Dir, name, format string, cfg progress.Config) (*File, er
 	parser.Explain()
 
 	f := &File{format: format, tail: t, parser: parser, goal: cfg.Goal, now: time.Now,
-		told: map[string]bool{}, gone: tail.ErrNotYet}
+		reportedKinds: map[string]bool{}, gone: tail.ErrNotYet}
 	f.table.metric = cfg.Metric
 	f.rows = rows{csv: format == csv, emit: f.row}
 	return f, nil
 }
 
-// Poll reads what was written since the last call, up to 1 MiB, and returns the
-// reports in it; Stats().More tells that there is more. They all carry the time of
-// the call, and the number of their line in the file. A file that is not there is no
-// error: Note tells. Why a file cannot be read, or not be understood, is told once.
+// Poll returns the new reports, from up to 1 MiB; Stats().More is set if there is more.
+// They carry the time of the call and the number of their line. A missing file is no
+// error, but in Note. Each problem of the file or its content is returned once.
 func (f *File) Poll(ctx context.Context) ([]progress.Report, error) {
 	if f.closed {
 		return nil, fmt.Errorf("read %s: %w", f.tail.Path(), tail.ErrClosed)
@@ -162,16 +151,15 @@ func (f *File) Poll(ctx context.Context) ([]progress.Report, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	f.reports, f.fresh, f.time = nil, nil, f.now()
+	f.reports, f.newErrors, f.time = nil, nil, f.now()
 	err := f.read(ctx)
-	if f.rows.raw > 0 && f.time.Sub(f.touched) >= idleAfter {
+	if f.rows.raw > 0 && f.time.Sub(f.lastGrew) >= idleAfter {
 		f.idle()
 	}
 	f.stats.Reports += int64(len(f.reports))
-	return f.reports, errors.Join(append(f.fresh, err)...)
+	return f.reports, errors.Join(append(f.newErrors, err)...)
 }
 
-// read reads up to the bounds of a Poll.
 func (f *File) read(ctx context.Context) error {
 	for read := 0; read < pollBytes; {
 		data, restarted, err := f.tail.Read(ctx, chunk)
@@ -184,7 +172,7 @@ func (f *File) read(ctx context.Context) error {
 		read += len(data)
 		f.stats.Bytes += int64(len(data))
 		if len(data) > 0 {
-			f.touched = f.time
+			f.lastGrew = f.time
 			before := f.rows.line
 			f.rows.feed(data)
 			f.stats.Lines += f.rows.line - before
@@ -195,17 +183,17 @@ func (f *File) read(ctx context.Context) error {
 			f.stats.More = true
 			return ctx.Err()
 		case errors.Is(err, tail.ErrNotYet):
-			f.gone, f.fault = err, ""
+			f.gone, f.lastError = err, ""
 			return nil
 		case err != nil:
 			f.gone = nil
-			if f.fault == err.Error() {
+			if f.lastError == err.Error() {
 				return nil
 			}
-			f.fault = err.Error()
+			f.lastError = err.Error()
 			return err
 		}
-		f.gone, f.fault = nil, ""
+		f.gone, f.lastError = nil, ""
 		f.stats.Behind = f.tail.Behind()
 		if f.stats.Behind == 0 {
 			return nil
@@ -218,21 +206,20 @@ func (f *File) read(ctx context.Context) error {
 	return nil
 }
 
-// row takes a row that has ended.
 func (f *File) row(row []byte, line int64, long bool) {
 	done := f.done
 	f.done = false
 	if line == 1 && (bytes.HasPrefix(row, []byte("\x1f\x8b")) || bytes.HasPrefix(row, []byte("\x28\xb5\x2f\xfd"))) {
-		f.tell(wrong("compressed", "the file is compressed: it is read as text only"))
+		f.report(newProblem("compressed", "the file is compressed: it is read as text only"))
 	}
 	if f.format == csv {
 		if long {
-			f.tell(wrong("long", "line %d begins a row of more than %d bytes or %d lines, perhaps with a quote that has no other one: it is left out", line, maxRow, maxLines))
+			f.report(newProblem("long", "line %d begins a row of more than %d bytes or %d lines, perhaps with an unpaired quote: it is skipped", line, maxRow, maxLines))
 			return
 		}
 		text, err := f.table.read(row, line)
 		f.rows.comma = f.table.comma
-		f.tell(err)
+		f.report(err)
 		if text != nil {
 			f.parse(text, line)
 		}
@@ -247,7 +234,6 @@ func (f *File) row(row []byte, line int64, long bool) {
 	f.parse(plain(row), line)
 }
 
-// plain replaces control characters in a line of JSON, in place.
 func plain(line []byte) []byte {
 	line = bytes.TrimRight(line, "\r")
 	for i, c := range line {
@@ -267,7 +253,7 @@ func (f *File) parse(line []byte, number int64) (ok bool) {
 	return ok
 }
 
-// idle looks at a line of JSON that has not been ended for long, once it is whole.
+// idle parses an unfinished line of JSON once it looks complete.
 func (f *File) idle() {
 	if f.format != jsonl || f.done || f.rows.over {
 		return
@@ -278,19 +264,16 @@ func (f *File) idle() {
 	}
 }
 
-// tell keeps what is wrong with the content, if it is of a new kind.
-func (f *File) tell(err error) {
+func (f *File) report(err error) {
 	var p *problem
-	if !errors.As(err, &p) || f.told[p.kind] {
+	if !errors.As(err, &p) || f.reportedKinds[p.kind] {
 		return
 	}
-	f.told[p.kind] = true
+	f.reportedKinds[p.kind] = true
 	f.problem = p.text
-	f.fresh = append(f.fresh, fmt.Errorf("read %s: %w", f.tail.Path(), err))
+	f.newErrors = append(f.newErrors, fmt.Errorf("read %s: %w", f.tail.Path(), err))
 }
 
-// Goal returns the configured goal, or the one that follows from the metric's name;
-// nothing while no metric is known.
 func (f *File) Goal() string {
 	if f.goal == "" && f.parser.Metric() == "" {
 		return ""
@@ -298,32 +281,29 @@ func (f *File) Goal() string {
 	return f.parser.Goal()
 }
 
-// Note returns a sentence about what is awaited, what hinders the reading, or what is
-// assumed; or nothing.
 func (f *File) Note() string {
 	name := f.tail.Path()
 	switch {
 	case errors.Is(f.gone, tail.ErrGone):
-		return name + " was there and is gone: waits for it to come back"
+		return name + " was removed: waiting for it to reappear"
 	case f.gone != nil:
-		return "waits for " + name + ", which is not there yet"
-	case f.fault != "":
-		return "cannot " + f.fault
+		return "waiting for " + name + ", which does not exist yet"
+	case f.lastError != "":
+		return "cannot " + f.lastError
 	case f.problem != "":
 		return name + ": " + f.problem
 	}
 	if f.stats.Reports == 0 {
-		if note := f.nothing(); note != "" {
+		if note := f.whyNoReport(); note != "" {
 			return note
 		}
 	}
 	return f.parser.Note()
 }
 
-const patience = 3 // lines without a report before Note says what is there instead
+const linesBeforeNote = 3 // lines without a report before Note describes their content
 
-// nothing says why there is no report yet, as far as can be told.
-func (f *File) nothing() string {
+func (f *File) whyNoReport() string {
 	name := f.tail.Path()
 	metric := f.table.metric
 	if f.format == csv {
@@ -355,7 +335,7 @@ func (f *File) nothing() string {
 		return ""
 	}
 	st := f.parser.Stats()
-	if st.Lines < patience {
+	if st.Lines < linesBeforeNote {
 		return ""
 	}
 	var names []string
@@ -376,7 +356,6 @@ func (f *File) nothing() string {
 	return fmt.Sprintf("none of %d lines of %s is a JSON object with numbers in it", st.Lines, name)
 }
 
-// list names some things, for people.
 func list(names []string) string {
 	const most = 8
 	var b strings.Builder
@@ -396,23 +375,20 @@ func list(names []string) string {
 	return b.String()
 }
 
-// Stats returns what was read so far.
 func (f *File) Stats() progress.Stats { return f.stats }
 
-// offset is where a File is, and what it must know to go on.
 type offset struct {
 	File   tail.Offset    `json:"file"`
 	Line   int64          `json:"line,omitempty"` // ends of lines before
 	Long   bool           `json:"long,omitempty"` // within a row that is too long
-	Done   bool           `json:"done,omitempty"` // that line has given its report
+	Done   bool           `json:"done,omitempty"` // that line has been reported
 	Header []string       `json:"header,omitempty"`
 	Comma  string         `json:"comma,omitempty"`
 	Parser progress.State `json:"parser"`
 }
 
-// Offset returns the beginning of the row that has not ended, and what a later
-// process must know: the choice of the metric and the columns. Where these have more
-// than 4 KiB of names, it is the beginning of the file.
+// Offset returns the start of the unfinished row, the choice of the metric and the
+// columns. If the names exceed 4 KiB, it is the start of the file.
 func (f *File) Offset() json.RawMessage {
 	if f.closed {
 		return f.last
@@ -435,13 +411,12 @@ func (f *File) Offset() json.RawMessage {
 	}
 	data, err := json.Marshal(o)
 	if err != nil {
-		return nil // no field of it can fail
+		return nil // cannot fail
 	}
 	return data
 }
 
-// SetOffset goes on where Offset was, before the first Poll. What makes no sense is
-// left aside.
+// SetOffset continues at an Offset, before the first Poll. Invalid data is ignored.
 func (f *File) SetOffset(data json.RawMessage) {
 	var o offset
 	if f.closed || f.stats.Bytes > 0 || json.Unmarshal(data, &o) != nil {
@@ -456,14 +431,13 @@ func (f *File) SetOffset(data json.RawMessage) {
 			return
 		}
 		f.table.comma, f.rows.comma = o.Comma[0], o.Comma[0]
-		f.table.use(o.Header)
+		f.table.setHeader(o.Header)
 		f.table.rows = 1
 	}
 	f.tail.SetOffset(o.File)
 	f.rows.line, f.rows.over, f.done = o.Line, o.Long, o.Done && f.format == jsonl
 }
 
-// Close closes the file. Poll fails from then on; Offset, Note and Stats do not.
 func (f *File) Close() error {
 	if f.closed {
 		return nil

@@ -66,7 +66,6 @@ func (f *fixture) append(text string) {
 	must.NoError(f, file.Close())
 }
 
-// replace puts another file in its place.
 func (f *fixture) replace(text string) {
 	f.Helper()
 	must.NoError(f, os.WriteFile(f.path("new"), []byte(text), 0o600))
@@ -88,7 +87,6 @@ func show(reports []progress.Report) []string {
 	return out
 }
 
-// poll returns all reports, and the errors.
 func (f *fixture) poll() ([]string, error) {
 	f.Helper()
 	var all []progress.Report
@@ -193,7 +191,6 @@ func TestJSONL(t *testing.T) {
 			must.Eq(t, int64(strings.Count(c.text, "\n")), f.Stats().Lines)
 			must.Eq(t, int64(len(c.want)), f.Stats().Reports)
 
-			// The same, a byte at a time.
 			if len(c.text) < 1000 {
 				f = open(t, "x.jsonl", "", c.cfg)
 				var all []string
@@ -231,7 +228,6 @@ func TestNotEnded(t *testing.T) {
 	g.SetOffset(o)
 	g.want("2: - loss=0.25")
 
-	// A row of a table is waited for.
 	f = open(t, "x.csv", "", progress.Config{})
 	f.append("step,loss\n1,0.5")
 	f.want()
@@ -276,7 +272,7 @@ func TestCSV(t *testing.T) {
 		{"no numbers", "step,loss\n1,0x10\n2,1_0\n3,1.2.3\n4,tensor(1)\n5,1 2\n", progress.Config{}, nil, ""},
 		{"decimal commas", "step;loss\n1;0,5\n2;0,25\n", progress.Config{}, nil, `line 2: "0,5" has a decimal comma, which is not read: write numbers with a decimal point`},
 		{"decimal commas in quotes", "step,loss\n1,\"0,5\"\n", progress.Config{}, nil, "decimal comma"},
-		{"decimal commas and no quotes", "step,loss\n1,0,5\n2,0.5\n", progress.Config{}, []string{"3: 2 loss=0.5"}, "line 2 has 3 cells and the header 2: such rows are left out"},
+		{"decimal commas and no quotes", "step,loss\n1,0,5\n2,0.5\n", progress.Config{}, []string{"3: 2 loss=0.5"}, "line 2 has 3 cells and the header 2: such rows are skipped"},
 		{"a row cut by a crash", "step,loss\n1,0.5\n2,0.253,0.2\n4,0.125\n5\n", progress.Config{}, []string{"2: 1 loss=0.5", "4: 4 loss=0.125"}, "line 3 has 3 cells"},
 		{"a comma at the end", "step,loss\n1,0.5,\n2,0.25,,\n", progress.Config{}, []string{"2: 1 loss=0.5", "3: 2 loss=0.25"}, ""},
 		{"header again", "step,loss\n1,0.5\nstep,loss\n1,0.25\n", progress.Config{}, []string{"2: 1 loss=0.5", "4: 1 loss=0.25"}, ""},
@@ -307,7 +303,7 @@ func TestCSV(t *testing.T) {
 			} else {
 				must.ErrorContains(t, err, c.problem)
 				must.StrContains(t, f.Note(), c.problem)
-				f.want() // told once
+				f.want()
 			}
 			must.Eq(t, int64(strings.Count(c.text, "\n")), f.Stats().Lines)
 
@@ -320,11 +316,10 @@ func TestCSV(t *testing.T) {
 					must.True(t, err == nil || c.problem != "")
 					all = append(all, reports...)
 
-					// Another process goes on in between.
 					if i%3 == 0 {
 						g := reopen(t, f.dir, "x.csv", "", c.cfg)
 						g.SetOffset(f.Offset())
-						g.told = f.told
+						g.reportedKinds = f.reportedKinds
 						must.NoError(t, f.Close())
 						f = g
 					}
@@ -338,11 +333,11 @@ func TestCSV(t *testing.T) {
 func TestFileComesAndGoes(t *testing.T) {
 	f := open(t, "logs/x.csv", "", progress.Config{})
 	must.Eq(t, "", f.Goal())
-	must.Eq(t, "waits for logs/x.csv, which is not there yet", f.Note())
+	must.Eq(t, "waiting for logs/x.csv, which does not exist yet", f.Note())
 	f.want()
 	must.NoError(t, os.Mkdir(f.path("logs"), 0o700))
 	f.want()
-	must.Eq(t, "waits for logs/x.csv, which is not there yet", f.Note())
+	must.Eq(t, "waiting for logs/x.csv, which does not exist yet", f.Note())
 	f.append("step,loss\n1,0.5\n2,")
 	f.want("2: 1 loss=0.5")
 	must.Eq(t, "", f.Note())
@@ -350,7 +345,7 @@ func TestFileComesAndGoes(t *testing.T) {
 
 	must.NoError(t, os.Remove(f.path("logs/x.csv")))
 	f.want()
-	must.Eq(t, "logs/x.csv was there and is gone: waits for it to come back", f.Note())
+	must.Eq(t, "logs/x.csv was removed: waiting for it to reappear", f.Note())
 	must.NoError(t, os.RemoveAll(f.path("logs")))
 	f.want()
 	must.NoError(t, os.Mkdir(f.path("logs"), 0o700))
@@ -358,7 +353,7 @@ func TestFileComesAndGoes(t *testing.T) {
 	f.want("2: 7 loss=0.25")
 	must.Eq(t, 1, f.Stats().Truncated)
 
-	f.write("step,accuracy,loss\n1,0.9,2.5\n") // truncated
+	f.write("step,accuracy,loss\n1,0.9,2.5\n")
 	f.want("2: 1 loss=2.5")
 	must.Eq(t, 2, f.Stats().Truncated)
 	f.append("2,0.9,1.5\n")
@@ -369,15 +364,15 @@ func TestFileComesAndGoes(t *testing.T) {
 	f.append("6\t0.5\n")
 	f.want("3: 6 loss=0.5")
 
-	// By what cannot be read: told once, and again when it is something else.
+	// An unreadable file: reported once, and again for another reason.
 	must.NoError(t, os.Remove(f.path("logs/x.csv")))
 	must.NoError(t, syscall.Mkfifo(f.path("logs/x.csv"), 0o600))
-	f.wantError("open logs/x.csv: a FIFO is there")
+	f.wantError("open logs/x.csv: a FIFO found")
 	f.want()
-	must.Eq(t, "cannot open logs/x.csv: a FIFO is there, not a regular file", f.Note())
+	must.Eq(t, "cannot open logs/x.csv: a FIFO found instead of a regular file", f.Note())
 	must.NoError(t, os.Remove(f.path("logs/x.csv")))
 	must.NoError(t, os.Symlink("/etc/passwd", f.path("logs/x.csv")))
-	f.wantError("a symbolic link is there, not a regular file")
+	f.wantError("a symbolic link found instead of a regular file")
 	f.want()
 	must.NoError(t, os.Remove(f.path("logs/x.csv")))
 	f.append("step,loss\n1,0.5\n")
@@ -438,7 +433,6 @@ func TestNote(t *testing.T) {
 	must.Eq(t, progress.GoalMax, f.Goal())
 }
 
-// TestBounds checks that one Poll reads a bounded amount, and the next goes on.
 func TestBounds(t *testing.T) {
 	f := open(t, "x.csv", "", progress.Config{})
 	var text strings.Builder
@@ -466,7 +460,6 @@ func TestBounds(t *testing.T) {
 	must.True(t, f.Stats().More)
 	must.LessEq(t, maxRow, len(f.rows.buf))
 
-	// Within a line that is too long, another process goes on.
 	g := reopen(t, f.dir, "x.jsonl", "", progress.Config{})
 	g.SetOffset(f.Offset())
 	g.want("2: - loss=0.5")
@@ -500,7 +493,6 @@ func TestOffset(t *testing.T) {
 	resume(change(`"header":["step","accuracy","loss"]`, `"header":[]`)).want(all...)
 	must.Eq(t, 0, resume(change(`"line":2`, `"line":-2`)).Stats().Truncated)
 
-	// The file is another one by then.
 	f.replace("step,loss\n1,0.75\n")
 	g := resume(o)
 	g.want("2: 1 loss=0.75")
@@ -508,7 +500,6 @@ func TestOffset(t *testing.T) {
 	g.SetOffset(o) // too late
 	g.want()
 
-	// A header that is too large to be kept.
 	f.replace(strings.Repeat("a_long_name,", 1000) + "loss\n" + strings.Repeat("1,", 1000) + "0.5\n")
 	g = resume(nil)
 	g.want("2: - loss=0.5")
@@ -516,7 +507,7 @@ func TestOffset(t *testing.T) {
 	resume(g.Offset()).want("2: - loss=0.5")
 }
 
-// TestSplit compares what is read of well-formed tables with encoding/csv.
+// TestSplit compares well-formed tables with encoding/csv.
 func TestSplit(t *testing.T) {
 	rng := rand.New(rand.NewSource(1))
 	alphabet := []string{"a", "1", " ", "\"", ",", ";", "\t", "\n", "é", "0.5", "\r"}
@@ -588,8 +579,8 @@ func FuzzJSONL(f *testing.F) {
 	})
 }
 
-// fuzz reads data in parts, and in one; the reports must be the same, and their lines
-// exist. A later process that goes on at any place reports the rest.
+// fuzz reads data in parts and at once: the reports must be equal, and their lines
+// exist. A later process that continues anywhere reports the rest.
 func fuzz(t *testing.T, root *taskfs.Dir, format string, data []byte, size int, metric string) {
 	cfg := progress.Config{Metric: metric}
 	if cfg.Validate() != nil || size < 1 {

@@ -7,24 +7,23 @@ import "bytes"
 
 const (
 	maxRow   = 64 << 10 // bytes of a row that are kept
-	maxLines = 16       // lines that one row of a CSV file may have
-	spare    = 4 << 10  // a larger buffer is given back when it is empty
+	maxLines = 16       // lines per row of a CSV file
+	spare    = 4 << 10  // larger buffers are released when empty
 )
 
-// mark is the byte order mark that a file in UTF-8 may begin with.
+// mark is the optional UTF-8 byte order mark.
 const mark = "\xef\xbb\xbf"
 
-// state is where a row of a CSV file is between two bytes.
+// state is the state of a CSV row between two bytes.
 type state uint8
 
 const (
 	atStart state = iota // of a cell
-	inPlain              // in a cell without quotes, or behind its closing quote
+	inPlain              // in an unquoted cell, or after a closing quote
 	inQuote              // in a quoted cell
-	atQuote              // behind a quote in one: it ends, or the first of two
+	atQuote              // after a quote in one: it ends, or the first of two
 )
 
-// after returns the state behind one more byte of a line.
 func (s state) after(c, comma byte) state {
 	switch {
 	case s == inQuote:
@@ -42,8 +41,8 @@ func (s state) after(c, comma byte) state {
 	return inPlain
 }
 
-// separates says whether c stands between two cells. While comma is 0, which it is in
-// the header, it may be any of the three.
+// separates reports whether c separates cells. While comma is 0, in the header, any of
+// the three does.
 func separates(c, comma byte) bool {
 	if comma == 0 {
 		return c == ',' || c == ';' || c == '\t'
@@ -51,27 +50,23 @@ func separates(c, comma byte) bool {
 	return c == comma
 }
 
-// rows cuts a file into rows. In a JSONL file these are its lines; in a CSV file a
-// row may go on behind the end of a line, in quotes. It holds at most maxRow bytes,
-// and drops NUL bytes, so that the hole which a file may have where it was truncated
-// is part of no row.
+// rows cuts a file into rows: lines in a JSONL file; in a CSV file a quoted cell may
+// continue after the end of a line. It holds at most maxRow bytes and drops NUL bytes,
+// the hole that truncation may leave.
 type rows struct {
 	csv   bool
-	comma byte // between cells; 0 = not known yet
-	// emit takes a row, whose first line is the given one. long says that it is the
-	// beginning of a longer one.
-	emit func(row []byte, line int64, long bool)
+	comma byte // between cells; 0 = unknown
+	emit  func(row []byte, line int64, long bool)
 
-	buf   []byte // of the row that is not ended
-	over  bool   // more than maxRow bytes came: the rest of the line is dropped
+	buf   []byte // of the unfinished row
+	over  bool   // maxRow exceeded: the rest of the line is dropped
 	quote state
 	ends  int   // of lines within the row
-	raw   int64 // bytes of the file since the beginning of the row
+	raw   int64 // bytes since the beginning of the row
 	line  int64 // ends of lines before the row
 	long  int64 // rows that were too long
 }
 
-// reset forgets the row that is not ended.
 func (r *rows) reset() {
 	r.buf, r.over, r.quote, r.ends, r.raw = r.buf[:0], false, atStart, 0, 0
 	if cap(r.buf) > spare {
@@ -79,13 +74,11 @@ func (r *rows) reset() {
 	}
 }
 
-// restart begins another file.
 func (r *rows) restart() {
 	r.reset()
 	r.line = 0
 }
 
-// feed takes the next bytes of the file.
 func (r *rows) feed(chunk []byte) {
 	for r.line == 0 && r.raw < int64(len(mark)) && len(chunk) > 0 && chunk[0] == mark[r.raw] {
 		r.raw++
@@ -117,7 +110,7 @@ func (r *rows) feed(chunk []byte) {
 		case !ended:
 			r.hold(part)
 		case len(r.buf) == 0 && !r.over && (!r.csv || r.quote != inQuote) && len(part) <= maxRow:
-			r.end(part) // as nearly always; nothing is copied
+			r.end(part) // the common case, without copying
 		default:
 			r.hold(part)
 			if r.csv && r.quote == inQuote && !r.over && r.ends+1 < maxLines {
@@ -126,7 +119,7 @@ func (r *rows) feed(chunk []byte) {
 				continue
 			}
 			if r.csv && r.quote == inQuote && !r.over {
-				// A quote that has no other one must not swallow the rest of the file.
+				// An unpaired quote must not consume the rest of the file.
 				r.over = true
 				r.long++
 			}
@@ -135,7 +128,6 @@ func (r *rows) feed(chunk []byte) {
 	}
 }
 
-// hold keeps a part of a row.
 func (r *rows) hold(part []byte) {
 	if r.over {
 		return
@@ -147,16 +139,14 @@ func (r *rows) hold(part []byte) {
 	r.buf = append(r.buf, part...)
 }
 
-// end gives out a row.
 func (r *rows) end(row []byte) {
 	r.emit(row, r.line+1, r.over)
 	r.line += int64(r.ends) + 1
 	r.reset()
 }
 
-// split cuts a row of a CSV file into cells, appended to cells. The quotes of a cell
-// are left out and two in it are one, as encoding/csv does it; a quote elsewhere is
-// taken as it is, where encoding/csv sees an error.
+// split appends the cells of a CSV row, unquoted as by encoding/csv; a quote elsewhere
+// is literal, where encoding/csv has an error.
 func split(cells []string, row []byte, comma byte) []string {
 	if bytes.IndexByte(row, '"') < 0 {
 		for {

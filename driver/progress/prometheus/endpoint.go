@@ -1,39 +1,34 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package prometheus reads the progress of a job, or the response time of a service,
-// from the metrics that it serves for Prometheus.
+// Package prometheus reads a job's progress, or a service's response time, from its
+// Prometheus endpoint.
 //
-// The endpoint is asked at an interval, by a goroutine of its own, so that one that
-// hangs hinders nobody. What it answers is not trusted: bounded in size and time, not
-// followed elsewhere, and none of it is repeated in an error.
+// A goroutine scrapes at an interval, so a hanging endpoint blocks nothing else.
+// Answers are untrusted: bounded in size and time, without redirects, and never quoted
+// in errors.
 //
-// # What is reported
+// # Reports
 //
-//   - A gauge, a counter and an untyped metric: its value, when it has changed; one
-//     that stays the same is reported again after ten intervals only. A scrape is not
-//     a measurement: a target that has to be reached in three reports must not be
-//     reached by one that was read three times. NaN before the first number means
-//     that nothing was measured yet, and later that the training diverged. Of several
-//     counters the sum is taken; several gauges are an error, and labels choose one.
-//   - A summary: the value with the quantile label that is asked for, when its count
-//     has risen.
-//   - A histogram: the quantile, estimated as PromQL's histogram_quantile does, of the
-//     observations since the last scrape. Without new ones there is no report. The
-//     first scrape is where counting begins; a count that falls is that of a process
-//     that was started again, so all it counted is new. The series that the labels
-//     choose are added up.
+//   - Gauges, counters and untyped metrics: a changed value, or an unchanged one after ten
+//     intervals, because a scrape is not a measurement: a target that needs three reports
+//     must not be reached by reading one value three times. NaN means "not measured"
+//     before the first number and divergence after. Counters are summed; several gauges
+//     are an error unless labels choose one.
+//   - Summaries: the value of the configured quantile, when the count has risen.
+//   - Histograms: the quantile of the observations since the last scrape, as by PromQL's
+//     histogram_quantile; no report without new ones. The first scrape starts the count; a
+//     count that falls means a restarted process. The series chosen by labels are summed.
 //
-// The name of the metric is the one in its TYPE line, and exact. Labels are compared
-// as Prometheus does, so one that is not there equals the empty one.
+// The metric's name is that of its TYPE line, exactly. A missing label equals an empty
+// one, as in Prometheus.
 //
-// # What is an error
+// # Errors
 //
-// Poll tells each kind of trouble once, and Note for as long as it lasts: an answer
-// that is no metrics text, a status that is not 200, one that is too large, a metric
-// that cannot be read as asked for, three scrapes in a row without an answer in time.
-// That nothing listens, or the service is not ready (502, 503, 504), is none: the job
-// may be slow to start, or be gone. Neither is a metric that is not there yet.
+// Poll returns each kind of error once; Note lasts as long as the cause: an answer that
+// is no metrics text, a status other than 200, an answer too large, an unusable metric,
+// three consecutive timeouts. A refused connection, an unready service (502, 503, 504)
+// and a missing metric are no errors: the job may be starting or gone.
 package prometheus
 
 import (
@@ -59,45 +54,42 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress"
 )
 
-// Defaults of Options.
 const (
 	DefaultInterval = 2 * time.Second
 	DefaultTimeout  = 2 * time.Second
 )
 
 const (
-	maxBody    = 4 << 20
-	maxQueue   = 1024 // reports that nobody has polled
-	maxURL     = 2048 // bytes
-	patience   = 3    // answers in a row that do not come in time
-	repeatOnce = 10   // intervals before a value that stays the same is reported again
+	maxBody     = 4 << 20
+	maxQueue    = 1024 // unpolled reports
+	maxURL      = 2048 // bytes
+	maxTimeouts = 3    // consecutive timeouts before an error
+	repeatOnce  = 10   // intervals before an unchanged value is reported again
 )
 
 // ErrClosed is returned by Poll after Close.
 var ErrClosed = errors.New("metrics endpoint: closed")
 
-// Options say how an endpoint is asked. The zero value is fine.
+// Options configure the scrapes. The zero value is valid.
 type Options struct {
-	// Reach is where the endpoint may be; nil is nowhere.
+	// Reach limits the endpoint's address; nil allows none.
 	Reach *Reach
-	// Interval is the time between two scrapes, Timeout that for one of them; zero
-	// means 2 s each.
+	// Interval between scrapes, Timeout of each; zero means 2 s.
 	Interval, Timeout time.Duration
-	// Quantile, in (0, 1], is what is reported of histograms and summaries; zero
-	// means progress.DefaultQuantile.
+	// Quantile, in (0, 1], of histograms and summaries; zero means
+	// progress.DefaultQuantile.
 	Quantile float64
-	// Labels choose among the series of the metric.
+	// Labels choose among the metric's series.
 	Labels map[string]string
-	// Step and Total name metrics with the steps that are done and that there will
-	// be; empty means that there are none.
+	// Step and Total name metrics of steps done and in total; "" means none.
 	Step, Total string
 }
 
-// Endpoint is a progress.Source that asks a metrics endpoint. It is used by one
-// goroutine, besides its own.
+// Endpoint is a progress.Source that scrapes an endpoint. It is used by one goroutine,
+// besides its own.
 type Endpoint struct {
-	url    string // as it is asked
-	name   string // as it is shown
+	url    string // with secrets
+	name   string // without secrets
 	client *http.Client
 	opts   Options
 	metric string
@@ -107,32 +99,30 @@ type Endpoint struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the goroutine has ended
 
-	mu      sync.Mutex
-	queue   []progress.Report
-	stats   progress.Stats
-	told    map[string]bool // kinds of errors
-	fresh   []error         // that Poll has not returned yet
-	trouble string          // what is wrong now, "" if nothing
-	note    string          // what is awaited now
-	slow    int             // scrapes in a row without an answer in time
-	answers int64           // that were read
-	latency bool            // the metric is a histogram or a summary
-	closed  bool
+	mu            sync.Mutex
+	queue         []progress.Report
+	stats         progress.Stats
+	reportedKinds map[string]bool // kinds of errors
+	newErrors     []error         // not yet returned by Poll
+	trouble       string          // current error, or ""
+	note          string          // what is missing now
+	timeouts      int             // consecutive timeouts
+	answers       int64           // successful scrapes
+	latency       bool            // the metric is a histogram or a summary
+	closed        bool
 
-	last    *progress.Report   // what was reported last, of a value
-	repeats int                // scrapes since that had the same
-	before  map[string]buckets // at the last scrape; nil = there was none
+	last    *progress.Report   // last reported value
+	repeats int                // scrapes with that value
+	before  map[string]buckets // at the last scrape; nil = none
 	series  string             // of the summary
 	count   float64            // its observations at the last scrape
-	polled  *progress.Report   // what Poll returned last
+	polled  *progress.Report   // last report returned by Poll
 }
 
 var _ progress.Source = (*Endpoint)(nil)
 
-// Open returns a source that asks an endpoint, and begins to. cfg names the metric,
-// which is needed, and its goal; nothing else of it is used. The errors are those of the configuration, all of them, each a
-// *progress.FieldError: of "prometheus" for the address, "quantile", "labels",
-// "interval", "timeout", "step", "total", and the fields of cfg.
+// Open returns a source for an endpoint and starts scraping. Of cfg only Metric
+// (required) and Goal apply. Errors are *progress.FieldErrors, joined.
 func Open(address string, cfg progress.Config, opts Options) (*Endpoint, error) {
 	e, err := newEndpoint(address, cfg, opts)
 	if err != nil {
@@ -164,7 +154,7 @@ func newEndpoint(address string, cfg progress.Config, opts Options) (*Endpoint, 
 	default:
 		bad("preset", cfg.Preset, "is for lines of a log: leave it out")
 	}
-	// The rest of cfg says where the endpoint is, which the caller knows.
+	// The caller has used the rest of cfg to find the endpoint.
 	cfg = progress.Config{Metric: cfg.Metric, Goal: cfg.Goal}
 	if cfg.Metric == "" {
 		bad("metric", "", "must name the metric of the endpoint, as in its TYPE line")
@@ -209,21 +199,21 @@ func newEndpoint(address string, cfg progress.Config, opts Options) (*Endpoint, 
 		url: u.String(), name: name, client: newClient(opts), opts: opts,
 		metric: cfg.Metric, goal: cfg.Goal, parser: parser, now: time.Now,
 		cancel: func() {}, done: make(chan struct{}),
-		told: map[string]bool{},
-		note: "waits for " + name,
+		reportedKinds: map[string]bool{},
+		note:          "waiting for " + name,
 	}
 	return e, nil
 }
 
-// parseURL checks an address, and returns how it may be shown: without its user, its
-// query and its fragment, which may hold what is secret.
+// parseURL validates an address and returns a form for display, without user, query and
+// fragment, which may be secret.
 func parseURL(address string, reach *Reach, bad func(field, value, format string, args ...any)) (*url.URL, string) {
 	const example = "such as http://127.0.0.1:9090/metrics"
 	if address == "" {
 		bad("prometheus", "", "must be an address, %s", example)
 		return nil, ""
 	}
-	// An error of Parse may repeat any part of the address.
+	// Parse's error may quote any part of the address.
 	u, err := url.Parse(address)
 	if err != nil || len(address) > maxURL || u.Opaque != "" || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		shown := ""
@@ -234,7 +224,7 @@ func parseURL(address string, reach *Reach, bad func(field, value, format string
 		return nil, ""
 	}
 	name := u.Scheme + "://" + u.Host
-	if !strings.Contains(u.Path, "@") { // the end of a password that had a slash
+	if !strings.Contains(u.Path, "@") { // the end of a password with a slash
 		name += u.EscapedPath()
 	}
 	u.Fragment = ""
@@ -247,13 +237,11 @@ func parseURL(address string, reach *Reach, bad func(field, value, format string
 	return u, name
 }
 
-// newClient returns a client that goes where it is told and nowhere else: it knows no
-// proxy and follows no redirect.
 func newClient(opts Options) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			DialContext:            opts.Reach.Dial,
-			DisableCompression:     true, // the way is short
+			DisableCompression:     true, // the endpoint is local
 			MaxIdleConns:           1,
 			IdleConnTimeout:        10 * opts.Interval,
 			MaxResponseHeaderBytes: 64 << 10,
@@ -262,7 +250,6 @@ func newClient(opts Options) *http.Client {
 	}
 }
 
-// run asks until the context ends.
 func (e *Endpoint) run(ctx context.Context) {
 	defer close(e.done)
 	defer e.client.CloseIdleConnections()
@@ -278,14 +265,12 @@ func (e *Endpoint) run(ctx context.Context) {
 	}
 }
 
-// trouble is what hinders a scrape. An error of it tells.
-type trouble struct {
-	kind string // told once
+type failure struct {
+	kind string // reported once
 	text string // follows the name of the endpoint
-	wait bool   // it may be slow to start: Note tells, Poll does not
+	wait bool   // it may be starting: in Note, but no error
 }
 
-// scrape asks once and takes what is new.
 func (e *Endpoint) scrape(ctx context.Context) {
 	body, openMetrics, t := e.get(ctx)
 	if ctx.Err() != nil {
@@ -296,10 +281,10 @@ func (e *Endpoint) scrape(ctx context.Context) {
 	e.stats.Bytes += int64(len(body))
 	e.note = ""
 	if t != nil && t.kind == "slow" {
-		e.slow++
-		t.wait = e.slow < patience
+		e.timeouts++
+		t.wait = e.timeouts < maxTimeouts
 	} else {
-		e.slow = 0
+		e.timeouts = 0
 	}
 	if t == nil {
 		t = e.take(body, openMetrics)
@@ -310,26 +295,25 @@ func (e *Endpoint) scrape(ctx context.Context) {
 	case t.wait:
 		e.trouble, e.note = "", e.name+" "+t.text
 		if e.answers == 0 {
-			e.note = "waits for " + e.name + ", which " + t.text
+			e.note = "waiting for " + e.name + ", which " + t.text
 		}
 	default:
 		e.trouble = e.name + " " + t.text
-		if !e.told[t.kind] {
-			e.told[t.kind] = true
-			e.fresh = append(e.fresh, errors.New("metrics endpoint "+e.trouble))
+		if !e.reportedKinds[t.kind] {
+			e.reportedKinds[t.kind] = true
+			e.newErrors = append(e.newErrors, errors.New("metrics endpoint "+e.trouble))
 		}
 	}
 }
 
 const openMetricsType = "application/openmetrics-text"
 
-// get asks for the text, which may be in OpenMetrics' format.
-func (e *Endpoint) get(ctx context.Context) (body []byte, openMetrics bool, t *trouble) {
+func (e *Endpoint) get(ctx context.Context) (body []byte, openMetrics bool, t *failure) {
 	ctx, cancel := context.WithTimeout(ctx, e.opts.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url, nil)
 	if err != nil {
-		return nil, false, &trouble{kind: "request", text: "cannot be asked"} // it was parsed before
+		return nil, false, &failure{kind: "request", text: "cannot be scraped"} // unreachable: the URL was parsed
 	}
 	req.Header.Set("Accept", "text/plain;version=0.0.4, "+openMetricsType+";version=1.0.0;q=0.5")
 	req.Header.Set("User-Agent", "ebbtide")
@@ -342,11 +326,11 @@ func (e *Endpoint) get(ctx context.Context) (body []byte, openMetrics bool, t *t
 	switch code := resp.StatusCode; {
 	case code == http.StatusOK:
 	case code >= 300 && code < 400:
-		return nil, false, &trouble{kind: "redirect", text: fmt.Sprintf("answers with status %d, and redirects are not followed", code)}
+		return nil, false, &failure{kind: "redirect", text: fmt.Sprintf("answers with status %d, and redirects are not followed", code)}
 	case code == http.StatusBadGateway || code == http.StatusServiceUnavailable || code == http.StatusGatewayTimeout:
-		return nil, false, &trouble{kind: "ready", text: fmt.Sprintf("is not ready (status %d)", code), wait: true}
+		return nil, false, &failure{kind: "ready", text: fmt.Sprintf("is not ready (status %d)", code), wait: true}
 	default:
-		return nil, false, &trouble{kind: fmt.Sprint("status ", code), text: fmt.Sprintf("answers with status %d", code)}
+		return nil, false, &failure{kind: fmt.Sprint("status ", code), text: fmt.Sprintf("answers with status %d", code)}
 	}
 	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
@@ -355,32 +339,31 @@ func (e *Endpoint) get(ctx context.Context) (body []byte, openMetrics bool, t *t
 		if !plain(kind) {
 			kind = "something"
 		}
-		return nil, false, &trouble{kind: "type", text: "answers " + kind + ", not metrics in Prometheus' text format"}
+		return nil, false, &failure{kind: "type", text: "answers " + kind + ", not metrics in Prometheus' text format"}
 	}
 
 	if coding := resp.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
-		return nil, false, &trouble{kind: "encoding", text: "answers in an encoding that was not asked for"}
+		return nil, false, &failure{kind: "encoding", text: "answers in an encoding that was not requested"}
 	}
 	body, err = io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	switch {
 	case err != nil:
 		return nil, false, e.failed(err)
 	case len(body) > maxBody:
-		return nil, false, &trouble{kind: "large", text: fmt.Sprintf("answers more than %d MiB", maxBody>>20)}
+		return nil, false, &failure{kind: "large", text: fmt.Sprintf("answers more than %d MiB", maxBody>>20)}
 	}
 	return body, kind == openMetricsType, nil
 }
 
-// plain says whether a media type is one that people use, and no text of its own.
 func plain(kind string) bool {
 	return len(kind) <= 80 && !strings.ContainsFunc(kind, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '/' || r == '-' || r == '.' || r == '+')
 	})
 }
 
-// failed says why a request failed, in words of its own: an error of the client may
-// hold the address or what was answered.
-func (e *Endpoint) failed(err error) *trouble {
+// failed explains a failed request in its own words: the client's error may contain the
+// address or the answer.
+func (e *Endpoint) failed(err error) *failure {
 	var timeout interface{ Timeout() bool }
 	var op *net.OpError
 	var cert *tls.CertificateVerificationError
@@ -388,24 +371,23 @@ func (e *Endpoint) failed(err error) *trouble {
 	var refused refusal
 	switch {
 	case errors.As(err, &refused):
-		return &trouble{kind: "refused", text: "is not asked: " + refused.Error()}
+		return &failure{kind: "refused", text: "is not scraped: " + refused.Error()}
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return &trouble{kind: "slow", text: fmt.Sprintf("does not answer within %v", e.opts.Timeout)}
+		return &failure{kind: "slow", text: fmt.Sprintf("does not answer within %v", e.opts.Timeout)}
 	case errors.As(err, &cert):
-		return &trouble{kind: "tls", text: "has a certificate that is not trusted"}
+		return &failure{kind: "tls", text: "has a certificate that is not trusted"}
 	case errors.As(err, &op) && op.Op == "dial":
 		text := "cannot be reached"
 		if errors.As(err, &code) {
 			text += ": " + code.Error()
 		}
-		return &trouble{kind: "dial", text: text, wait: true}
+		return &failure{kind: "dial", text: text, wait: true}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return &trouble{kind: "cut", text: "ends the connection before its answer is complete", wait: true}
+		return &failure{kind: "cut", text: "ends the connection before its answer is complete", wait: true}
 	}
-	return &trouble{kind: "http", text: "does not answer as " + e.url[:strings.IndexByte(e.url, ':')]}
+	return &failure{kind: "http", text: "does not answer as " + e.url[:strings.IndexByte(e.url, ':')]}
 }
 
-// wants says which names in the text are of interest.
 func (e *Endpoint) wants(name string) bool {
 	if rest, ok := strings.CutPrefix(name, e.metric); ok {
 		switch rest {
@@ -416,20 +398,19 @@ func (e *Endpoint) wants(name string) bool {
 	return name != "" && (name == e.opts.Step || name == e.opts.Total)
 }
 
-// take reads a text, and reports what is new in it.
-func (e *Endpoint) take(body []byte, openMetrics bool) *trouble {
+func (e *Endpoint) take(body []byte, openMetrics bool) *failure {
 	p, err := parse(body, openMetrics, e.wants)
 	e.stats.Lines += p.lines
 	if err != nil {
-		return &trouble{kind: "text", text: "answers text that is not metrics in Prometheus' format"}
+		return &failure{kind: "text", text: "answers text that is not metrics in Prometheus' format"}
 	}
 	if p.full {
-		return &trouble{kind: "many", text: fmt.Sprintf("has more than %d samples of %q", maxSamples, e.metric)}
+		return &failure{kind: "many", text: fmt.Sprintf("has more than %d samples of %q", maxSamples, e.metric)}
 	}
 	e.answers++
 
 	var values, totals, summary, histogram []sample
-	chosen := 0 // of the metric, before the labels choose
+	chosen := 0 // of the metric, before label selection
 	for _, s := range p.samples {
 		rest, ok := strings.CutPrefix(s.name, e.metric)
 		if !ok {
@@ -462,26 +443,25 @@ func (e *Endpoint) take(body []byte, openMetrics bool) *trouble {
 	case len(summary) > 0:
 		return e.summary(&p, summary)
 	case len(values) == 0 && kind != "histogram" && kind != "summary":
-		values, kind = totals, "counter" // OpenMetrics writes the counter name as name_total
+		values, kind = totals, "counter" // OpenMetrics names a counter name_total
 	}
 	if len(values) > 0 {
 		return e.value(&p, values, kind)
 	}
-	e.before = map[string]buckets{} // whatever it will have counted then is new
+	e.before = map[string]buckets{} // whatever it counts later is new
 	switch {
 	case chosen > 0:
-		return &trouble{kind: "labels", text: fmt.Sprintf("has %q, but with other labels than %s", e.metric, e.labels()), wait: true}
+		return &failure{kind: "labels", text: fmt.Sprintf("has %q, but with other labels than %s", e.metric, e.labels()), wait: true}
 	case kind == "summary":
-		return &trouble{kind: "summary", text: fmt.Sprintf("has %q as a summary without quantiles: use a histogram or a gauge", e.metric)}
+		return &failure{kind: "summary", text: fmt.Sprintf("has %q as a summary without quantiles: use a histogram or a gauge", e.metric)}
 	}
 	text := fmt.Sprintf("has no metric %q yet", e.metric)
 	if others := e.others(&p); others != "" {
 		text += "; it has " + others
 	}
-	return &trouble{kind: "metric", text: text, wait: true}
+	return &failure{kind: "metric", text: text, wait: true}
 }
 
-// others lists other metrics, without those of the language's run time.
 func (e *Endpoint) others(p *page) string {
 	const most = 8
 	names := slices.DeleteFunc(slices.Clone(p.others), func(n string) bool {
@@ -507,7 +487,6 @@ func (e *Endpoint) matches(s *sample) bool {
 	return true
 }
 
-// labels shows the selector.
 func (e *Endpoint) labels() string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(e.opts.Labels)) {
@@ -516,14 +495,12 @@ func (e *Endpoint) labels() string {
 	return "{" + strings.Join(all, ", ") + "}"
 }
 
-// report queues a report of a value, with the steps that the text tells.
 func (e *Endpoint) report(p *page, value float64) {
 	r := progress.Report{Time: e.now(), Metric: e.metric, Value: value, Step: math.NaN(), Total: math.NaN()}
 	e.steps(p, &r)
 	e.push(r)
 }
 
-// steps reads the metrics that count steps.
 func (e *Endpoint) steps(p *page, r *progress.Report) {
 	for _, s := range p.samples {
 		if !(s.value >= 0 && s.value < 1<<53) {
@@ -546,12 +523,12 @@ func (e *Endpoint) push(r progress.Report) {
 	e.stats.Reports++
 }
 
-// value takes a gauge, a counter or an untyped metric.
-func (e *Endpoint) value(p *page, values []sample, kind string) *trouble {
+// value handles a gauge, a counter or an untyped metric.
+func (e *Endpoint) value(p *page, values []sample, kind string) *failure {
 	v := values[0].value
 	for _, s := range values[1:] {
 		if kind != "counter" {
-			return &trouble{kind: "series", text: fmt.Sprintf("has %d series of %q: set labels so that they choose one", len(values), e.metric)}
+			return &failure{kind: "series", text: fmt.Sprintf("has %d series of %q: set labels so that they choose one", len(values), e.metric)}
 		}
 		v += s.value
 	}
@@ -572,8 +549,7 @@ func (e *Endpoint) value(p *page, values []sample, kind string) *trouble {
 
 func same(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }
 
-// summary takes a quantile that the job has computed.
-func (e *Endpoint) summary(p *page, samples []sample) *trouble {
+func (e *Endpoint) summary(p *page, samples []sample) *failure {
 	e.latency = true
 	var found []sample
 	var have []string
@@ -591,9 +567,9 @@ func (e *Endpoint) summary(p *page, samples []sample) *trouble {
 	}
 	switch {
 	case len(found) == 0:
-		return &trouble{kind: "quantile", text: fmt.Sprintf("has %q as a summary without the quantile %v; it has %s", e.metric, e.opts.Quantile, strings.Join(have, ", "))}
+		return &failure{kind: "quantile", text: fmt.Sprintf("has %q as a summary without the quantile %v; it has %s", e.metric, e.opts.Quantile, strings.Join(have, ", "))}
 	case len(found) > 1:
-		return &trouble{kind: "series", text: fmt.Sprintf("has %d series of %q: set labels so that they choose one", len(found), e.metric)}
+		return &failure{kind: "series", text: fmt.Sprintf("has %d series of %q: set labels so that they choose one", len(found), e.metric)}
 	}
 	key := found[0].key("quantile")
 	for i := range p.samples {
@@ -609,7 +585,7 @@ func (e *Endpoint) summary(p *page, samples []sample) *trouble {
 		}
 		e.series, e.count = key, s.value
 		if s.value == before {
-			return nil // nothing was observed
+			return nil // no observation
 		}
 	}
 	if v := found[0].value; !math.IsNaN(v) {
@@ -618,8 +594,8 @@ func (e *Endpoint) summary(p *page, samples []sample) *trouble {
 	return nil
 }
 
-// histogram takes the observations since the last scrape.
-func (e *Endpoint) histogram(p *page, samples []sample) *trouble {
+// histogram handles the observations since the last scrape.
+func (e *Endpoint) histogram(p *page, samples []sample) *failure {
 	e.latency = true
 	all := histograms(samples, e.metric)
 	bounds := 0
@@ -627,7 +603,7 @@ func (e *Endpoint) histogram(p *page, samples []sample) *trouble {
 		bounds = max(bounds, len(b))
 	}
 	if bounds < 2 {
-		return &trouble{kind: "buckets", text: fmt.Sprintf("has %q as a histogram without buckets (a native one?): serve it with buckets", e.metric)}
+		return &failure{kind: "buckets", text: fmt.Sprintf("has %q as a histogram without buckets (a native one?): serve it with buckets", e.metric)}
 	}
 	first := e.before == nil
 	delta := buckets{}
@@ -648,8 +624,8 @@ func (e *Endpoint) histogram(p *page, samples []sample) *trouble {
 	return nil
 }
 
-// Poll returns the reports of the scrapes since the last call, and what went wrong in
-// them and was not told before. It does not wait for a scrape.
+// Poll returns the reports and new errors since the last call, without waiting for a
+// scrape.
 func (e *Endpoint) Poll(ctx context.Context) ([]progress.Report, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -659,15 +635,14 @@ func (e *Endpoint) Poll(ctx context.Context) ([]progress.Report, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	reports, errs := e.queue, e.fresh
-	e.queue, e.fresh = nil, nil
+	reports, errs := e.queue, e.newErrors
+	e.queue, e.newErrors = nil, nil
 	if n := len(reports); n > 0 {
 		e.polled = &reports[n-1]
 	}
 	return reports, errors.Join(errs...)
 }
 
-// Goal returns the configured goal, or the one that follows from the metric's name.
 func (e *Endpoint) Goal() string {
 	if e.goal != "" {
 		return e.goal
@@ -675,8 +650,6 @@ func (e *Endpoint) Goal() string {
 	return e.parser.Goal()
 }
 
-// Note returns a sentence about what is awaited, what is wrong, or what is assumed;
-// or nothing.
 func (e *Endpoint) Note() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -691,22 +664,20 @@ func (e *Endpoint) Note() string {
 	return e.parser.Note()
 }
 
-// Stats returns what was read so far. Truncated counts how often a histogram or a
-// summary began to count anew.
+// Stats counts what was read; Truncated counts restarts of a histogram or summary.
 func (e *Endpoint) Stats() progress.Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.stats
 }
 
-// offset is what a later process must know: the value that was reported last, so that
-// it is not taken for another measurement.
+// offset is the last reported value, so that a later process does not report it again.
 type offset struct {
 	Value *float64 `json:"value,omitempty"`
 	Step  *float64 `json:"step,omitempty"`
 }
 
-// Offset returns what was reported last. There is no position in an endpoint.
+// Offset returns the last report; an endpoint has no position.
 func (e *Endpoint) Offset() json.RawMessage {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -724,7 +695,7 @@ func (e *Endpoint) Offset() json.RawMessage {
 	return data
 }
 
-// SetOffset says what an earlier process has reported last.
+// SetOffset sets the last report of an earlier process.
 func (e *Endpoint) SetOffset(data json.RawMessage) {
 	var o offset
 	if json.Unmarshal(data, &o) != nil || o.Value == nil {
@@ -745,7 +716,7 @@ func (e *Endpoint) SetOffset(data json.RawMessage) {
 	}
 }
 
-// Close ends the scrapes, and waits for the one that runs to give up.
+// Close ends the scrapes and waits for the current one to stop.
 func (e *Endpoint) Close() error {
 	e.mu.Lock()
 	closed := e.closed

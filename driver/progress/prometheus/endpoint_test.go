@@ -29,7 +29,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress"
 )
 
-// fixture is an endpoint whose scrapes the test makes itself.
 type fixture struct {
 	testing.TB
 	*Endpoint
@@ -50,13 +49,12 @@ func serve(t testing.TB, metric string, opts Options) *fixture {
 	return f
 }
 
-// near makes an endpoint to whose port its task has a right.
+// near opens an endpoint whose port belongs to its task.
 func near(address string, cfg progress.Config, opts Options) (*Endpoint, error) {
 	opts.Reach = reachOf(address)
 	return newEndpoint(address, cfg, opts)
 }
 
-// reachOf is that of an allocation that was given the port of an address.
 func reachOf(address string) *Reach {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -88,7 +86,6 @@ func (f *fixture) poll(text string) ([]string, error) {
 	return show(reports), err
 }
 
-// want scrapes a text and compares the reports.
 func (f *fixture) want(text string, reports ...string) {
 	f.Helper()
 	got, err := f.poll(text)
@@ -103,7 +100,7 @@ func (f *fixture) wantError(text, problem string) {
 	must.ErrorContains(f, err, "metrics endpoint http://127.0.0.1:")
 	must.SliceEmpty(f, got)
 	must.StrContains(f, f.Note(), problem)
-	got, err = f.poll(text) // told once
+	got, err = f.poll(text) // reported once
 	must.NoError(f, err)
 	must.SliceEmpty(f, got)
 	must.StrContains(f, f.Note(), problem)
@@ -147,7 +144,6 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestSecrets checks that what an address may hold in secret appears nowhere.
 func TestSecrets(t *testing.T) {
 	for _, url := range []string{
 		"http://user:hunter2@example.com/metrics?token=hunter2#hunter2",
@@ -174,7 +170,6 @@ func TestSecrets(t *testing.T) {
 		must.StrNotContains(t, fmt.Sprint(err, e.Note(), string(e.Offset())), "ter2", must.Sprint(url))
 	}
 
-	// In every kind of failure.
 	answers := []func(w http.ResponseWriter){
 		func(w http.ResponseWriter) { w.WriteHeader(500) },
 		func(w http.ResponseWriter) { w.Header().Set("Location", "/%zzhunter2"); w.WriteHeader(302) },
@@ -210,7 +205,7 @@ func TestSecrets(t *testing.T) {
 		}))
 		e, err := near(strings.Replace(server.URL, "//", "//user:hunter2@", 1)+"/metrics?token=hunter2#hunter2", progress.Config{Metric: "a"}, Options{Timeout: 100 * time.Millisecond})
 		must.NoError(t, err)
-		for range patience {
+		for range maxTimeouts {
 			e.scrape(context.Background())
 		}
 		must.True(t, auth.Load(), must.Sprint(i))
@@ -223,7 +218,7 @@ func TestSecrets(t *testing.T) {
 
 func TestGauge(t *testing.T) {
 	f := serve(t, "train_loss", Options{})
-	must.StrHasPrefix(t, "waits for http://127.0.0.1:", f.Note())
+	must.StrHasPrefix(t, "waiting for http://127.0.0.1:", f.Note())
 	must.Eq(t, progress.GoalMin, f.Goal())
 	f.want("")
 	must.StrContains(t, f.Note(), `has no metric "train_loss" yet`)
@@ -240,7 +235,7 @@ func TestGauge(t *testing.T) {
 	f.want(fmt.Sprintf(text, "0.5"), "train_loss=0.5")
 	f.want(fmt.Sprintf(text, "5e-1"))
 	f.want(fmt.Sprintf(text, "0.25 1700000000000"), "train_loss=0.25")
-	f.want(fmt.Sprintf(text, "NaN"), "train_loss=NaN") // it diverged
+	f.want(fmt.Sprintf(text, "NaN"), "train_loss=NaN") // diverged
 	f.want(fmt.Sprintf(text, "NaN"))
 	f.want(fmt.Sprintf(text, "+Inf"), "train_loss=+Inf")
 	must.Eq(t, 5, f.Stats().Reports)
@@ -248,12 +243,10 @@ func TestGauge(t *testing.T) {
 	must.Positive(t, f.Stats().Lines)
 	must.Eq(t, "{}", string(f.Offset()))
 
-	// It is gone for a while.
 	f.want("# EOF\n")
 	must.StrContains(t, f.Note(), "has no metric")
 	f.want(fmt.Sprintf(text, "0.125"), "train_loss=0.125")
 
-	// A later process.
 	o := f.Offset()
 	g := serve(t, "train_loss", Options{})
 	g.SetOffset(o)
@@ -268,7 +261,7 @@ func TestGauge(t *testing.T) {
 		g.want(fmt.Sprintf(text, "0.125"), "train_loss=0.125")
 	}
 
-	// The names are exact; without a type.
+	// Exact names; without a type.
 	f = serve(t, "a", Options{})
 	f.want("a_b 1\nb_a 2\nA 3\n")
 	f.want("a 1\n", "a=1")
@@ -294,7 +287,7 @@ func TestSteps(t *testing.T) {
 func TestCounterAndLabels(t *testing.T) {
 	f := serve(t, "reward_total", Options{})
 	f.want("# TYPE reward_total counter\nreward_total{a=\"1\"} 1\nreward_total{a=\"2\"} 2\n", "reward_total=3")
-	f = serve(t, "reward", Options{}) // OpenMetrics
+	f = serve(t, "reward", Options{})
 	f.want("# TYPE reward counter\nreward_total 1\nreward_created 7\n# EOF\n", "reward=1")
 	f = serve(t, "reward", Options{})
 	f.want("reward_total 1\n", "reward=1")
@@ -366,37 +359,35 @@ rt_count{%[1]s} %[6]d
 
 func TestHistogram(t *testing.T) {
 	f := serve(t, "rt", Options{Quantile: 0.5})
-	f.want(histogramText("", 100, 100, 100, 100))            // where counting begins
-	f.want(histogramText("", 100, 100, 100, 100))            // nothing new
+	f.want(histogramText("", 100, 100, 100, 100)) // starts the count
+	f.want(histogramText("", 100, 100, 100, 100))
 	f.want(histogramText("", 100, 110, 110, 110), "rt=0.15") // ten of 0.1 to 0.2
 	f.want(histogramText("", 100, 110, 110, 110))
 	f.want(histogramText("", 110, 120, 120, 120), "rt=0.05") // ten below 0.1
 	f.want(histogramText("", 110, 120, 120, 130), "rt=0.4")  // ten above 0.4
 	must.Eq(t, 0, f.Stats().Truncated)
-	f.want(histogramText("", 0, 4, 4, 4), "rt=0.15") // started again
+	f.want(histogramText("", 0, 4, 4, 4), "rt=0.15") // restarted
 	must.Eq(t, 1, f.Stats().Truncated)
-	f.want(histogramText("", 0, 0, 0, 0)) // and again
+	f.want(histogramText("", 0, 0, 0, 0))
 	must.Eq(t, 2, f.Stats().Truncated)
 	must.Eq(t, "", f.Note())
 
-	// Buckets that were read while they were counted.
 	f.want(histogramText("", 0, 10, 7, 10), "rt=0.15")
 
-	// It appears late: all is new. It goes and comes back, too.
+	// It appears late: all is new. Likewise when it reappears.
 	f = serve(t, "rt", Options{Quantile: 0.5})
 	f.want("other 1\n")
 	f.want(histogramText("", 0, 4, 4, 4), "rt=0.15")
 	f.want("other 1\n")
 	f.want(histogramText("", 8, 8, 8, 8), "rt=0.05")
 
-	// Other bounds: started anew.
 	f = serve(t, "rt", Options{Quantile: 0.5})
 	f.want(histogramText("", 0, 4, 4, 4))
 	f.want("rt_bucket{le=\"1\"} 10\nrt_bucket{le=\"+Inf\"} 10\n", "rt=0.5")
 	must.Eq(t, 1, f.Stats().Truncated)
 	f.want("rt_bucket{le=\"2\"} 20\nrt_bucket{le=\"+Inf\"} 20\n", "rt=1")
 
-	// Series are added up, unless labels choose; one that comes later is new.
+	// Series are summed, unless labels choose; a later one is new.
 	two := histogramText("path=\"/a\"", 0, 4, 4, 4) + histogramText("path=\"/b\"", 0, 0, 0, 0)
 	f = serve(t, "rt", Options{Quantile: 1})
 	f.want(histogramText("path=\"/a\"", 0, 0, 0, 0))
@@ -407,12 +398,10 @@ func TestHistogram(t *testing.T) {
 	f.want(histogramText("path=\"/a\"", 0, 8, 8, 8) + histogramText("path=\"/b\"", 0, 0, 0, 0))
 	f.want(histogramText("path=\"/a\"", 0, 8, 8, 8)+histogramText("path=\"/b\"", 1, 1, 1, 1), "rt=0.1")
 
-	// The default is 0.95.
 	f = serve(t, "rt", Options{})
 	f.want("x 1\n")
 	f.want(histogramText("", 0, 100, 100, 100), "rt=0.195")
 
-	// What is no histogram.
 	f = serve(t, "rt", Options{})
 	f.wantError("# TYPE rt histogram\nrt_bucket{le=\"+Inf\"} 4\nrt_sum 1\nrt_count 4\n", `has "rt" as a histogram without buckets`)
 	f = serve(t, "rt", Options{})
@@ -423,7 +412,6 @@ func TestHistogram(t *testing.T) {
 	f.want("# TYPE rt histogram\nrt_bucket{le=\"1\"} 4\nrt_count 4\n", "rt=0.95")
 	f.want("# TYPE rt histogram\n")
 	must.StrContains(t, f.Note(), "has no metric")
-	// Its parts are metrics, too.
 	f = serve(t, "rt_count", Options{})
 	f.want(histogramText("", 1, 2, 3, 4), "rt_count=4")
 }
@@ -479,7 +467,7 @@ func TestAnswers(t *testing.T) {
 			w.Header().Set("Content-Type", "text/plain")
 			w.Header().Set("Content-Encoding", "gzip")
 			io.WriteString(w, good)
-		}, "", "answers in an encoding that was not asked for", ""},
+		}, "", "answers in an encoding that was not requested", ""},
 		{"500", func(w http.ResponseWriter, r *http.Request) { http.Error(w, good, http.StatusInternalServerError) }, "", "answers with status 500", ""},
 		{"404", func(w http.ResponseWriter, r *http.Request) { http.Error(w, good, http.StatusNotFound) }, "", "answers with status 404", ""},
 		{"503", func(w http.ResponseWriter, r *http.Request) { http.Error(w, good, http.StatusServiceUnavailable) }, "", "", "which is not ready (status 503)"},
@@ -576,8 +564,8 @@ func TestTLS(t *testing.T) {
 	must.Eq(t, []string{"loss=0.5"}, show(reports))
 }
 
-// TestHangs checks that an endpoint that does not answer hinders neither Poll nor
-// Close, and is told of when it has done so three times.
+// TestHangs checks that a hanging endpoint blocks neither Poll nor Close, and becomes
+// an error after three timeouts.
 func TestHangs(t *testing.T) {
 	stop := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -593,11 +581,11 @@ func TestHangs(t *testing.T) {
 	defer close(stop)
 	e, err := near(server.URL, progress.Config{Metric: "loss"}, Options{Timeout: 20 * time.Millisecond})
 	must.NoError(t, err)
-	for i := range 2 * patience {
+	for i := range 2 * maxTimeouts {
 		e.scrape(context.Background())
 		reports, err := e.Poll(context.Background())
 		must.SliceEmpty(t, reports)
-		if i == patience-1 {
+		if i == maxTimeouts-1 {
 			must.ErrorContains(t, err, "does not answer within 20ms")
 		} else {
 			must.NoError(t, err)
@@ -616,7 +604,6 @@ func TestHangs(t *testing.T) {
 	must.Eq(t, "{}", string(e.Offset()))
 }
 
-// TestLate opens an endpoint before anything listens there.
 func TestLate(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must.NoError(t, err)
@@ -674,7 +661,6 @@ func TestQueue(t *testing.T) {
 	must.Len(t, maxQueue, reports)
 	must.Eq(t, 10, reports[0].Value)
 
-	// A scrape that Close has cut short leaves nothing.
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	f.text = "loss 0.5\n"

@@ -10,19 +10,17 @@ import (
 	"strconv"
 )
 
-// buckets are the observations of a histogram by the upper bounds of its buckets;
-// each bucket holds those of the smaller ones, too, and the one without a bound all.
+// buckets maps upper bounds to cumulative counts of observations.
 type buckets map[float64]float64
 
-// add adds the observations of another one.
 func (b buckets) add(other buckets) {
 	for bound, n := range other {
 		b[bound] += n
 	}
 }
 
-// since returns the observations that came after before. reset says that the counts
-// began anew in between, or that the bounds are others: then all are new.
+// since returns the observations after before. reset means that the counts restarted or
+// the bounds changed: then all are new.
 func (b buckets) since(before buckets) (delta buckets, reset bool) {
 	delta = make(buckets, len(b))
 	reset = len(b) != len(before)
@@ -37,10 +35,10 @@ func (b buckets) since(before buckets) (delta buckets, reset bool) {
 	return delta, false
 }
 
-// quantile estimates a quantile as PromQL's histogram_quantile does: by linear
-// interpolation in the bucket that it falls into. The smallest bucket begins at 0,
-// unless its bound is not positive; a quantile in the bucket without a bound is the
-// largest bound that there is. ok is false when there is no observation or no bound.
+// quantile estimates a quantile as PromQL's histogram_quantile does, by linear
+// interpolation in its bucket. The smallest bucket begins at 0, unless its bound is ≤
+// 0; in the unbounded bucket the result is the largest bound. ok is false without
+// observations or bounds.
 func (b buckets) quantile(q float64) (value float64, ok bool) {
 	bounds := slices.Sorted(maps.Keys(b))
 	if len(bounds) < 2 || !math.IsInf(bounds[len(bounds)-1], 1) {
@@ -49,7 +47,7 @@ func (b buckets) quantile(q float64) (value float64, ok bool) {
 	counts := make([]float64, len(bounds))
 	for i, bound := range bounds {
 		counts[i] = b[bound]
-		if i > 0 { // buckets that were read while they were counted
+		if i > 0 { // buckets read while being counted
 			counts[i] = max(counts[i], counts[i-1])
 		}
 	}
@@ -75,7 +73,6 @@ func (b buckets) quantile(q float64) (value float64, ok bool) {
 	return from + (bounds[i]-from)*((rank-counts[i-1])/in), true
 }
 
-// histograms collects the buckets of each series among the samples of a histogram.
 func histograms(samples []sample, name string) map[string]buckets {
 	all := map[string]buckets{}
 	total := map[string]float64{}
@@ -108,7 +105,7 @@ func histograms(samples []sample, name string) map[string]buckets {
 	}
 	for key, b := range all {
 		if _, ok := b[math.Inf(1)]; !ok {
-			delete(all, key) // it has no end
+			delete(all, key) // incomplete
 		}
 	}
 	return all

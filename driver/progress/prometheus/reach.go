@@ -18,36 +18,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reach is where a task's metrics endpoint may be: at the own addresses of the network
-// namespace that the task runs in, and at the ports of the host that Nomad has given its
-// allocation. The driver runs as root in the host's namespace, so a job must not be able
-// to make it call anything that the job is not. A Reach is made of what Nomad says, never
-// of the job's env or meta.
+// Reach limits the address of a task's metrics endpoint to the addresses of the task's
+// network namespace and to the allocation's ports on the host. The driver runs as root
+// in the host's namespace, so a job must not make it call what the job cannot. A Reach
+// derives from Nomad only, never from the job's env or meta.
 //
-// The zero value reaches nothing.
+// The zero value allows nothing.
 type Reach struct {
-	// Ports are those of the host that Nomad has given the allocation.
+	// Ports are the allocation's ports on the host.
 	Ports []Port
-	// Namespace opens the network namespace that the task runs in, when a connection is
-	// made; nil means that it is the host's.
+	// Namespace opens the task's network namespace when connecting; nil means the
+	// host's.
 	Namespace func(context.Context) (*os.File, error)
 }
 
-// Port is a port of the host that leads to an allocation.
+// Port is a host port that leads to an allocation.
 type Port struct {
-	// Host is where Nomad has assigned it; an address that is not known is the zero one.
+	// Host is the assigned address and port; an unknown address is zero.
 	Host netip.AddrPort
-	// Inside is its number in the allocation's own network namespace.
+	// Inside is the port in the allocation's network namespace.
 	Inside uint16
 }
 
-// refusal says why an address is not asked.
+// refusal explains why an address is not allowed.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
-// Check returns an error for a URL that Dial would refuse, as far as that can be known
-// before the task runs: its addresses are those of its namespace then.
+// Check returns an error for a URL that Dial would refuse, as far as known before the
+// task runs.
 func (r *Reach) Check(u *url.URL) error {
 	port := u.Port()
 	if port == "" {
@@ -60,9 +59,8 @@ func (r *Reach) Check(u *url.URL) error {
 	return err
 }
 
-// Dial connects to the host and port of a URL from within the task's network namespace.
-// In the host's namespace it connects to the allocation's own ports only, where localhost
-// stands for the addresses that they were assigned on.
+// Dial connects from within the task's network namespace. In the host's it allows only
+// the allocation's ports, and localhost stands for their assigned addresses.
 func (r *Reach) Dial(ctx context.Context, _, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -91,8 +89,7 @@ func (r *Reach) Dial(ctx context.Context, _, address string) (net.Conn, error) {
 	return dial(ctx, at)
 }
 
-// parseTarget reads the host and the port of a URL. The address is the zero one for
-// localhost.
+// parseTarget parses a URL's host and port. The address is zero for localhost.
 func parseTarget(host, port string) (to netip.AddrPort, err error) {
 	var addr netip.Addr
 	if host != "localhost" {
@@ -113,11 +110,10 @@ func parseTarget(host, port string) (to netip.AddrPort, err error) {
 	return netip.AddrPortFrom(addr, uint16(number)), nil
 }
 
-// local says whether a target is meant to be the task itself.
 func local(to netip.AddrPort) bool { return !to.Addr().IsValid() || to.Addr().IsLoopback() }
 
-// onHost returns where a target is to be connected to in the host's namespace. There,
-// what listens on a loopback address may be anybody's.
+// onHost returns the addresses of a target in the host's namespace, where any process
+// may listen on a loopback address.
 func (r *Reach) onHost(to netip.AddrPort) (at []netip.AddrPort, err error) {
 	for _, p := range r.Ports {
 		switch known := p.Host.Addr().IsValid() && !p.Host.Addr().IsUnspecified(); {
@@ -134,7 +130,6 @@ func (r *Reach) onHost(to netip.AddrPort) (at []netip.AddrPort, err error) {
 	return at, nil
 }
 
-// ports lists the allocation's ports on the host.
 func (r *Reach) ports() string {
 	if len(r.Ports) == 0 {
 		return "none"
@@ -149,8 +144,8 @@ func (r *Reach) ports() string {
 	return strings.Join(all, ", ")
 }
 
-// dialInside connects to a target. It runs in the task's own network namespace, whose
-// addresses are the task's; what else can be reached from there is not.
+// dialInside connects from within the task's own namespace, but only to the task's own
+// addresses.
 func (r *Reach) dialInside(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	port := to.Port()
 	own, err := addresses()
@@ -178,7 +173,6 @@ func (r *Reach) dialInside(ctx context.Context, to netip.AddrPort) (net.Conn, er
 	return dial(ctx, at)
 }
 
-// addresses lists the addresses of the present network namespace.
 func addresses() (out []netip.Addr, err error) {
 	all, err := net.InterfaceAddrs()
 	for _, a := range all {
@@ -191,7 +185,6 @@ func addresses() (out []netip.Addr, err error) {
 	return out, err
 }
 
-// dial connects to the first address that can be connected to.
 func dial(ctx context.Context, at []netip.AddrPort) (net.Conn, error) {
 	var d net.Dialer
 	var errs []error
@@ -205,8 +198,8 @@ func dial(ctx context.Context, at []netip.AddrPort) (net.Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// hostNamespace says whether a network namespace is this process's, or that of the first
-// process as far as it may be looked at.
+// hostNamespace reports whether a network namespace is this process's or, if readable,
+// that of process 1.
 func hostNamespace(ns *os.File) (bool, error) {
 	it, err := ns.Stat()
 	if err != nil {
@@ -220,11 +213,11 @@ func hostNamespace(ns *os.File) (bool, error) {
 	return os.SameFile(it, own) || err == nil && os.SameFile(it, first), nil
 }
 
-// ownNamespace is a thread's, since a thread that could not leave a task's may be the first.
+// ownNamespace is the thread's: the first thread may be stuck in a task's namespace.
 const ownNamespace = "/proc/thread-self/ns/net"
 
-// inNamespace runs a function on a thread that is in a network namespace meanwhile. A
-// socket stays in the namespace in which it was made.
+// inNamespace runs a function on a thread in a network namespace. Sockets stay in the
+// namespace of their creation.
 func inNamespace(ns *os.File, do func() (net.Conn, error)) (conn net.Conn, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -242,7 +235,7 @@ func inNamespace(ns *os.File, do func() (net.Conn, error)) (conn net.Conn, err e
 		}
 		conn, err = do()
 		if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread() // otherwise the thread is not used again
+			runtime.UnlockOSThread() // otherwise the thread is discarded
 		}
 	}()
 	<-done

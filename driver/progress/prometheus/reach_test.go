@@ -25,7 +25,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress"
 )
 
-// TestReachBeforeStart checks what is refused before a task runs.
 func TestReachBeforeStart(t *testing.T) {
 	isolated := &Reach{Namespace: func(context.Context) (*os.File, error) { panic("opened before the task runs") }}
 	onHost := &Reach{Ports: []Port{{netip.MustParseAddrPort("10.1.2.3:20000"), 9100}, {netip.MustParseAddrPort("[fd00::1]:20001"), 20001}}}
@@ -92,12 +91,10 @@ func newNetns(t *testing.T) netns {
 	return ns
 }
 
-// open opens it as a task's.
 func (n netns) open(context.Context) (*os.File, error) {
 	return os.Open(fmt.Sprintf("/proc/self/fd/%d", n.Fd()))
 }
 
-// ip runs the command in the namespace.
 func (n netns) ip(t *testing.T, args string) {
 	t.Helper()
 	_, err := inNamespace(n.File, func() (net.Conn, error) {
@@ -110,7 +107,7 @@ func (n netns) ip(t *testing.T, args string) {
 	must.NoError(t, err)
 }
 
-// serve answers in the namespace with a value of the metric m, or a redirect.
+// serve answers with a value of the metric m, or a redirect.
 func (n netns) serve(t *testing.T, address, answer string) {
 	t.Helper()
 	_, err := inNamespace(n.File, func() (net.Conn, error) {
@@ -128,7 +125,6 @@ func (n netns) serve(t *testing.T, address, answer string) {
 	must.NoError(t, err)
 }
 
-// link connects the present namespace with another: a port of ours, an address of its.
 func (n netns) link(t *testing.T, to netns, port, address string) {
 	t.Helper()
 	n.ip(t, fmt.Sprintf("link add %s type veth peer name eth0 netns /proc/%d/fd/%d", port, os.Getpid(), to.Fd()))
@@ -137,9 +133,8 @@ func (n netns) link(t *testing.T, to netns, port, address string) {
 	to.ip(t, "link set eth0 up")
 }
 
-// TestReach asks endpoints of a task beside an agent, a neighbour and another machine.
-// It runs in a process with a network of its own, which is the host's here and vanishes
-// with the process.
+// TestReach scrapes a task beside an agent, a neighbour and another machine. It runs in
+// a process with its own network namespace, which acts as the host's.
 func TestReach(t *testing.T) {
 	const child = "EBBTIDE_TEST_REACH"
 	if os.Getenv(child) == "" {
@@ -182,11 +177,11 @@ func TestReach(t *testing.T) {
 	task.serve(t, "[::1]:9300", "6")
 	task.serve(t, "127.0.0.1:9400", "http://127.0.0.1:4646/")
 	task.serve(t, "127.0.0.1:9500", "http://10.9.0.3:9100/")
-	host.serve(t, "10.9.0.1:20000", "7")  // in the place of the forwarding to the task
+	host.serve(t, "10.9.0.1:20000", "7")  // instead of the forwarding to the task
 	host.serve(t, "10.9.0.1:20002", "8")  // the task's, in the host's network
-	host.serve(t, "127.0.0.1:20002", "9") // and somebody else's
+	host.serve(t, "127.0.0.1:20002", "9") // a foreign service
 
-	// The neighbour and the other machine can be connected to from here.
+	// The neighbour and the other machine are reachable from here.
 	for _, address := range []string{"10.9.0.3:9100", "10.8.0.7:9100"} {
 		conn, err := net.DialTimeout("tcp", address, 10*time.Second)
 		must.NoError(t, err)
@@ -201,7 +196,7 @@ func TestReach(t *testing.T) {
 	for _, c := range []struct {
 		reach *Reach
 		host  string
-		want  string // a value, or part of what is wrong
+		want  string // a value, or part of the error
 	}{
 		{isolated, "localhost:9100", "4"},
 		{isolated, "127.0.0.1:9100", "4"},
@@ -243,7 +238,7 @@ func TestReach(t *testing.T) {
 		})
 	}
 
-	// Threads leave the namespaces that they were in.
+	// Threads leave the namespaces they entered.
 	var all sync.WaitGroup
 	for range 50 {
 		all.Go(func() {

@@ -19,22 +19,20 @@ const (
 	maxOthers  = 64     // names of other metrics that are kept
 )
 
-// sample is one line of the text.
 type sample struct {
 	name   string
 	labels labels.Labels // without the name
 	value  float64
 }
 
-// label returns the value of a label, "" if there is none, which is the same.
+// label returns a label's value; "" if missing.
 func (s *sample) label(name string) string { return s.labels.Get(name) }
 
-// key returns the labels but one, as one string.
+// key returns the labels except one as a string.
 func (s *sample) key(but string) string {
 	return labels.NewBuilder(s.labels).Del(but).Labels().String()
 }
 
-// page is what was found in a text.
 type page struct {
 	samples []sample          // of the wanted names
 	types   map[string]string // of the wanted names
@@ -43,11 +41,11 @@ type page struct {
 	full    bool
 }
 
-// parse reads a text in Prometheus' format, or in OpenMetrics', and keeps the samples
-// whose names want says. As for Prometheus, one line that is nothing spoils the text.
+// parse reads Prometheus or OpenMetrics text and keeps the wanted samples. As in
+// Prometheus, one invalid line invalidates the text.
 func parse(text []byte, openMetrics bool, want func(name string) bool) (p page, err error) {
 	defer func() {
-		// A parser's mistake must not end the driver, and its tasks' supervision with it.
+		// A panic of the parser must not end the driver.
 		if r := recover(); r != nil {
 			err = fmt.Errorf("reading the text: %v", r)
 		}

@@ -55,7 +55,6 @@ c 1
 	must.Error(t, err, must.Sprint("it was cut off"))
 }
 
-// TestHostile reads texts that are made to be slow.
 func TestHostile(t *testing.T) {
 	const size = 1 << 20
 	var labels strings.Builder
@@ -81,8 +80,8 @@ func TestHostile(t *testing.T) {
 	t.Log(time.Since(begin))
 }
 
-// TestQuantileProperties checks quantiles of random observations: each lies in the
-// bucket that the exact one lies in, and none is smaller than that of a smaller rank.
+// TestQuantileProperties checks quantiles of random observations: each is in the exact
+// one's bucket, and they are monotone.
 func TestQuantileProperties(t *testing.T) {
 	rng := rand.New(rand.NewSource(1))
 	for range 500 {
@@ -134,7 +133,7 @@ func FuzzParse(f *testing.F) {
 				}
 			}
 		}
-		e := &Endpoint{metric: "a", opts: Options{Quantile: 0.5}, now: time.Now, told: map[string]bool{}}
+		e := &Endpoint{metric: "a", opts: Options{Quantile: 0.5}, now: time.Now, reportedKinds: map[string]bool{}}
 		for range 2 {
 			if tr := e.take(text, open); tr != nil && !tr.wait && strings.Contains(tr.text, string(text)) && len(text) > 20 {
 				t.Fatal(tr.text)

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package source opens what a task's progress is read from, as its jobspec says.
+// Package source opens the configured source of a task's progress.
 package source
 
 import (
@@ -18,16 +18,15 @@ import (
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
-// Task says where a task's directories are on the host.
+// Task has a task's directories on the host.
 type Task struct {
 	Name     string
 	LogDir   string            // Nomad's log files of the allocation
 	LocalDir string            // the task's own (NOMAD_TASK_DIR)
 	AllocDir string            // the allocation's shared one (NOMAD_ALLOC_DIR)
-	Reach    *prometheus.Reach // where its metrics endpoint may be; nil is nowhere
+	Reach    *prometheus.Reach // allowed addresses of its metrics endpoint; nil allows none
 }
 
-// Open opens the source that a valid configuration names.
 func Open(cfg progress.Config, t Task) (progress.Source, error) {
 	src, err := open(cfg, t)
 	if err != nil {
@@ -62,15 +61,15 @@ func open(cfg progress.Config, t Task) (progress.Source, error) {
 	})
 }
 
-// Check says whether the source of a valid configuration may be opened, as far as that
-// can be known before the task is there.
+// Check reports whether a valid configuration's source is allowed, as far as known
+// before the task runs.
 func Check(cfg progress.Config, reach *prometheus.Reach) error {
 	if cfg.Prometheus == "" {
 		return nil
 	}
 	u, err := url.Parse(cfg.Prometheus)
 	if err != nil {
-		return nil // it is not valid
+		return nil // invalid
 	}
 	if err := reach.Check(u); err != nil {
 		return &progress.FieldError{Field: "prometheus", Value: u.Host, Problem: err.Error()}
@@ -78,7 +77,7 @@ func Check(cfg progress.Config, reach *prometheus.Reach) error {
 	return nil
 }
 
-// Where names a source for people; "" is the task's output.
+// Where describes a source for display; "" is the task's output.
 func Where(cfg progress.Config) string {
 	switch {
 	case cfg.File != "":
@@ -101,7 +100,6 @@ func orOutput(where string) string {
 	return where
 }
 
-// named opens a source in one of the task's directories.
 func named(name string, t Task, open func(*taskfs.Dir, string) (progress.Source, error)) (progress.Source, error) {
 	root, path, ok := progress.SplitPath(name)
 	if !ok {
@@ -115,8 +113,6 @@ func named(name string, t Task, open func(*taskfs.Dir, string) (progress.Source,
 	return beneath(base, dir, func(root *taskfs.Dir) (progress.Source, error) { return open(root, path) })
 }
 
-// beneath opens a source in the directory dir of base, of which the task may have taken
-// the name for something else.
 func beneath(base, dir string, open func(*taskfs.Dir) (progress.Source, error)) (progress.Source, error) {
 	root, err := taskfs.Open(base, dir)
 	if err != nil {
@@ -129,7 +125,6 @@ func beneath(base, dir string, open func(*taskfs.Dir) (progress.Source, error)) 
 	return rooted{src, root}, nil
 }
 
-// rooted closes the directory with the source.
 type rooted struct {
 	progress.Source
 	root *taskfs.Dir
@@ -137,7 +132,6 @@ type rooted struct {
 
 func (r rooted) Close() error { return errors.Join(r.Source.Close(), r.root.Close()) }
 
-// scaled multiplies what a source reports.
 type scaled struct {
 	progress.Source
 	factor float64

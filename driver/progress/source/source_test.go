@@ -20,7 +20,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress/tensorboard/event"
 )
 
-// dirs makes a task's directories.
 func dirs(t *testing.T) Task {
 	root := t.TempDir()
 	k := Task{Name: "train", LogDir: filepath.Join(root, "alloc/logs"), LocalDir: filepath.Join(root, "train/local"), AllocDir: filepath.Join(root, "alloc")}
@@ -30,7 +29,6 @@ func dirs(t *testing.T) Task {
 	return k
 }
 
-// poll waits for reports.
 func poll(t *testing.T, s progress.Source) []progress.Report {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -52,8 +50,8 @@ func write(t *testing.T, path, text string) {
 	must.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
-// Every place is opened as the task names it, and goes on where an earlier process
-// was.
+// Every source opens by the task's paths and continues at an earlier process's
+// position.
 func TestOpen(t *testing.T) {
 	k := dirs(t)
 	write(t, filepath.Join(k.LogDir, "train.stdout.0"), "step=7 loss=500\n")

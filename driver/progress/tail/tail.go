@@ -1,19 +1,16 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package tail reads one file that somebody else writes, from its beginning and as
-// it grows.
+// Package tail reads a file from its beginning while another process writes it.
 //
-// The writer is not trusted, and not asked to be careful. The file may come late,
-// vanish and come back, be truncated, be written anew in place, or be replaced by
-// another one under its name. Package taskfs opens it, and only if it is a regular file.
+// The writer is not trusted. The file may appear late, vanish and reappear, be
+// truncated, be rewritten in place, or be replaced. Package taskfs opens it, only if it
+// is a regular file.
 //
-// A file that is being read is kept open, so that its end is still read when its name
-// is gone, and so that its inode number cannot be given to its successor meanwhile.
-// Where a file was written anew is seen from its inode number, from its size, and
-// from the bytes before the position: the last 64 of those that were read must still
-// be there. This also tells, after a restart of our own, a file that has taken over
-// the inode number of the one before.
+// The file stays open, so that it is read to its end after removal, and so that its
+// inode number is not reused. A rewritten file is detected by its inode number, its
+// size, and the last 64 bytes before the position. These also detect, after a restart,
+// a file with the reused inode number of its predecessor.
 package tail
 
 import (
@@ -31,31 +28,28 @@ import (
 )
 
 const (
-	markBytes = 64        // before the position, that must stay as they were read
-	keepSpare = 256 << 10 // a larger buffer is given back when it is not needed
+	markBytes = 64        // bytes before the position that must not change
+	keepSpare = 256 << 10 // larger buffers are released when unused
 )
 
 var (
-	// ErrNotYet is returned while there is no file of that name.
-	ErrNotYet = errors.New("not there yet")
-	// ErrGone is returned while there is no file of that name any more: it was there.
-	// It is an ErrNotYet, too.
-	ErrGone error = goneError{}
-	// ErrClosed is returned by Read after Close.
-	ErrClosed = errors.New("closed")
+	// ErrNotYet is returned while no such file exists.
+	ErrNotYet = errors.New("does not exist yet")
+	// ErrGone is returned while the file is removed. It is also an ErrNotYet.
+	ErrGone   error = goneError{}
+	ErrClosed       = errors.New("closed")
 )
 
 type goneError struct{}
 
-func (goneError) Error() string        { return "was there and is gone" }
+func (goneError) Error() string        { return "was removed" }
 func (goneError) Is(target error) bool { return target == ErrNotYet }
 
-// Offset is a position in a file. It can be stored as JSON. The zero value is the
-// beginning of any file.
+// Offset is a position in a file. The zero value is the beginning of any file.
 type Offset struct {
 	Inode uint64 `json:"inode,omitempty"`
 	Pos   int64  `json:"pos,omitempty"`
-	Mark  uint32 `json:"mark,omitempty"` // of the bytes before it; 0 = not known
+	Mark  uint32 `json:"mark,omitempty"` // checksum of the bytes before it; 0 = unknown
 }
 
 // File reads a file. It is not safe for concurrent use.
@@ -68,15 +62,14 @@ type File struct {
 	inode  uint64      // of the file that pos belongs to
 	pos    int64
 	mark   uint32
-	seen   bool // a file was opened, here or by whoever made the offset
+	seen   bool // a file was opened, here or by the creator of the offset
 	buf    []byte
 	behind int64
 	closed bool
 }
 
-// Open returns a reader of the file path below root. The file is not looked for
-// before the first Read, so only a path that can never name one is an error. The
-// root remains the caller's, and must stay open.
+// Open returns a reader of the file path below root, which the caller keeps open. The
+// file is opened by the first Read; only an invalid path is an error.
 func Open(root *taskfs.Dir, path string) (*File, error) {
 	if filepath.Clean(path) == "." {
 		return nil, errors.New("must name a file")
@@ -87,23 +80,20 @@ func Open(root *taskfs.Dir, path string) (*File, error) {
 	return &File{root: root, path: filepath.Clean(path)}, nil
 }
 
-// Path returns the path of the file below the root.
 func (f *File) Path() string { return f.path }
 
-// Read returns what follows the last bytes that it has returned, at most max bytes;
-// nothing, and no error, when nothing was added. The data are valid until the next
-// call. Behind tells how much more waits.
+// Read returns at most max of the following bytes, or nothing at the end. The data are
+// valid until the next call. Behind tells how much remains.
 //
-// restarted says that the data are the beginning of a file that was truncated,
-// written anew, or replaced by another one: what the caller holds of a line that has
-// not ended belongs to none. It may be true together with an error, and is true once
-// for each time that happened.
+// restarted means that the data begin a truncated, rewritten or replaced file: the
+// caller must drop unfinished lines. It may come with an error, and is set once per
+// event.
 //
-// The errors are ErrNotYet, ErrGone, those of package taskfs and those of the file
-// system, with the path; all but ErrClosed may pass.
+// Errors are ErrNotYet, ErrGone, those of taskfs and of the file system, with the path;
+// all except ErrClosed may be temporary.
 func (f *File) Read(ctx context.Context, max int) (data []byte, restarted bool, err error) {
 	if f.closed {
-		return nil, false, f.fail("read", ErrClosed)
+		return nil, false, f.wrapErr("read", ErrClosed)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
@@ -112,9 +102,9 @@ func (f *File) Read(ctx context.Context, max int) (data []byte, restarted bool, 
 	if f.file == nil {
 		file, stat, err := f.root.Open(f.path)
 		if err != nil {
-			return nil, false, f.fail("open", err)
+			return nil, false, f.wrapErr("open", err)
 		}
-		restarted = f.use(file, stat)
+		restarted = f.setFile(file, stat)
 	}
 
 	data, rewritten, err := f.next(max)
@@ -123,7 +113,7 @@ func (f *File) Read(ctx context.Context, max int) (data []byte, restarted bool, 
 		return data, restarted, err
 	}
 
-	// At its end: does it still bear the name?
+	// At the end: does it still have the name?
 	var file *os.File
 	stat, gone := f.root.Stat(f.path)
 	if gone == nil && stat.Same(f.stat) {
@@ -132,7 +122,7 @@ func (f *File) Read(ctx context.Context, max int) (data []byte, restarted bool, 
 	if gone == nil {
 		file, stat, gone = f.root.Open(f.path)
 	}
-	// What was written to ours before the name was taken away.
+	// Data written before the removal of the name.
 	data, rewritten, err = f.next(max)
 	restarted = restarted || rewritten
 	if len(data) > 0 || f.behind > 0 || err != nil || gone != nil {
@@ -142,16 +132,14 @@ func (f *File) Read(ctx context.Context, max int) (data []byte, restarted bool, 
 		if len(data) > 0 || err != nil {
 			return data, restarted, err
 		}
-		return nil, restarted, f.fail("open", gone)
+		return nil, restarted, f.wrapErr("open", gone)
 	}
-	restarted = f.use(file, stat) || restarted
+	restarted = f.setFile(file, stat) || restarted
 	data, rewritten, err = f.next(max)
 	return data, restarted || rewritten, err
 }
 
-// use goes on with a file that was opened, and says whether that is another one than
-// before.
-func (f *File) use(file *os.File, stat taskfs.Stat) (another bool) {
+func (f *File) setFile(file *os.File, stat taskfs.Stat) (another bool) {
 	if f.file != nil {
 		f.file.Close()
 	}
@@ -163,12 +151,11 @@ func (f *File) use(file *os.File, stat taskfs.Stat) (another bool) {
 	return another
 }
 
-// next reads on in the open file. rewritten says that it had to begin anew.
 func (f *File) next(max int) (data []byte, rewritten bool, err error) {
 	for {
 		st, err := f.file.Stat()
 		if err != nil {
-			return nil, rewritten, f.fail("examine", err)
+			return nil, rewritten, f.wrapErr("examine", err)
 		}
 		before := min(f.pos, markBytes)
 		if st.Size() >= f.pos {
@@ -178,7 +165,7 @@ func (f *File) next(max int) (data []byte, rewritten bool, err error) {
 			}
 			n, err := f.file.ReadAt(f.buf[:want], f.pos-before)
 			if err != nil && !errors.Is(err, io.EOF) {
-				return nil, rewritten, f.fail("read", err)
+				return nil, rewritten, f.wrapErr("read", err)
 			}
 			if int64(n) >= before && (f.mark == 0 || crc32.ChecksumIEEE(f.buf[:before]) == f.mark) {
 				f.pos += int64(n) - before
@@ -187,16 +174,16 @@ func (f *File) next(max int) (data []byte, rewritten bool, err error) {
 				return f.buf[before:n], rewritten, nil
 			}
 		}
-		// Shorter than it was, or another text.
+		// Shorter than before, or rewritten.
 		f.pos, f.mark, rewritten = 0, 0, true
 	}
 }
 
 func max0[T int | int64](n T) T { return max(n, 0) }
 
-// fail names what was attempted and the path in an error, and gives those errors that
-// have one their type. It returns nil for nil.
-func (f *File) fail(what string, err error) error {
+// wrapErr adds operation and path to an error and maps ErrNotExist. It returns nil for
+// nil.
+func (f *File) wrapErr(what string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -212,13 +199,12 @@ func (f *File) fail(what string, err error) error {
 	return fmt.Errorf("%s %s: %w", what, f.path, err)
 }
 
-// Behind returns how many bytes were waiting in the file when Read returned.
+// Behind is the number of unread bytes when Read returned.
 func (f *File) Behind() int64 { return f.behind }
 
-// Pos returns the position behind the last byte that was returned.
 func (f *File) Pos() int64 { return f.pos }
 
-// Modified is when the file that is read was written to last; the zero time if none is open.
+// Modified is the last modification of the open file; zero if none is open.
 func (f *File) Modified() time.Time {
 	if info, err := f.file.Stat(); err == nil {
 		return info.ModTime()
@@ -226,9 +212,8 @@ func (f *File) Modified() time.Time {
 	return time.Time{}
 }
 
-// Offset returns the position back bytes before the last byte that was returned, for
-// a caller who holds a line that has not ended. It works after Close, too, and then
-// knows less of what was there.
+// Offset returns the position back bytes before the last returned byte, for unfinished
+// lines. After Close it may lack the checksum.
 func (f *File) Offset(back int64) Offset {
 	if !f.seen {
 		return Offset{}
@@ -244,15 +229,14 @@ func (f *File) Offset(back int64) Offset {
 	if f.file == nil {
 		return o
 	}
-	if f.mark != 0 && f.sum(f.pos) != f.mark {
-		return Offset{Inode: f.inode} // it was written anew since
+	if f.mark != 0 && f.checksum(f.pos) != f.mark {
+		return Offset{Inode: f.inode} // rewritten since
 	}
-	o.Mark = f.sum(o.Pos)
+	o.Mark = f.checksum(o.Pos)
 	return o
 }
 
-// sum returns the mark of a position of the open file, 0 if it cannot be read.
-func (f *File) sum(pos int64) uint32 {
+func (f *File) checksum(pos int64) uint32 {
 	var b [markBytes]byte
 	n := min(pos, markBytes)
 	if _, err := f.file.ReadAt(b[:n], pos-n); err != nil {
@@ -261,9 +245,9 @@ func (f *File) sum(pos int64) uint32 {
 	return crc32.ChecksumIEEE(b[:n])
 }
 
-// SetOffset goes on at a position that Offset has returned, before the first Read. A
-// position that makes no sense is left aside. If the file is another one by then, or
-// was truncated or written anew, Read begins at its beginning and says so.
+// SetOffset continues at an Offset, before the first Read. Invalid positions are
+// ignored. If the file was replaced, truncated or rewritten, Read restarts it and says
+// so.
 func (f *File) SetOffset(o Offset) {
 	if f.file != nil || f.closed || o.Inode == 0 || o.Pos < 0 {
 		return
@@ -271,7 +255,6 @@ func (f *File) SetOffset(o Offset) {
 	f.inode, f.pos, f.mark, f.seen = o.Inode, o.Pos, o.Mark, true
 }
 
-// Close closes the file. Read fails from then on.
 func (f *File) Close() error {
 	f.closed, f.buf = true, nil
 	if f.file == nil {

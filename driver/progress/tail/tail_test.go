@@ -57,7 +57,6 @@ func (f *fixture) append(name, text string) {
 	must.NoError(f, file.Close())
 }
 
-// want reads everything there is.
 func (f *fixture) want(text string, restarted bool) {
 	f.Helper()
 	data, again, err := f.Read(context.Background(), 1<<20)
@@ -130,7 +129,7 @@ func TestVanishes(t *testing.T) {
 	f.write("d/x", "one\n")
 	f.want("one\n", false)
 
-	// What was written before it vanished, and by a writer who still has it.
+	// Data written before it vanished, and by a writer that still has it open.
 	file, err := os.OpenFile(f.path("d/x"), os.O_APPEND|os.O_WRONLY, 0)
 	must.NoError(t, err)
 	defer file.Close()
@@ -161,23 +160,23 @@ func TestTruncated(t *testing.T) {
 	f.append("x", "abc")
 	f.want("abc", false)
 
-	f.write("x", "de") // shorter, in one go
+	f.write("x", "de") // shorter
 	f.want("de", true)
 	f.write("x", "xyz, which is longer")
 	f.want("xyz, which is longer", true)
-	f.write("x", "xyz, which is LONGER") // as long
+	f.write("x", "xyz, which is LONGER") // of equal length
 	f.want("xyz, which is LONGER", true)
 	f.write("x", strings.Repeat("-", 200)+"and longer")
 	f.want(strings.Repeat("-", 200)+"and longer", true)
 
-	// The same beginning: the last bytes tell.
+	// The same beginning: the last bytes differ.
 	f.write("x", strings.Repeat("-", 200)+"and shorter")
 	f.want(strings.Repeat("-", 200)+"and shorter", true)
-	// Something that was there goes on.
+	// A file known from before continues.
 	f.write("x", strings.Repeat("-", 200)+"and shorter, but not for long")
 	f.want(", but not for long", false)
 
-	// The writer's position stays where it was, so that a hole begins the file.
+	// The writer's position stays, which leaves a hole at the beginning.
 	file, err := os.OpenFile(f.path("x"), os.O_WRONLY, 0)
 	must.NoError(t, err)
 	defer file.Close()
@@ -198,19 +197,17 @@ func TestReplaced(t *testing.T) {
 	f.want("end of one\n", false)
 	f.want("two\n", true)
 
-	// Rotated away.
 	must.NoError(t, os.Rename(f.path("x"), f.path("x.1")))
 	f.append("x.1", "end of two\n")
 	f.append("x", "three\n")
 	f.want("end of two\n", false)
 	f.want("three\n", true)
 
-	// The same text is another file.
 	f.write("y", "three\nfour\n")
 	must.NoError(t, os.Rename(f.path("y"), f.path("x")))
 	f.want("three\nfour\n", true)
 
-	// Deleted and made again, perhaps with the same number: ours is open, so not.
+	// Deleted and recreated: the open file's inode number cannot be reused.
 	for i := range 20 {
 		must.NoError(t, os.Remove(f.path("x")))
 		text := fmt.Sprintf("run %d\n", i)
@@ -218,7 +215,6 @@ func TestReplaced(t *testing.T) {
 		f.want(text, true)
 	}
 
-	// By what is no file, and back.
 	must.NoError(t, os.Remove(f.path("x")))
 	must.NoError(t, os.Mkdir(f.path("x"), 0o700))
 	f.wantError(taskfs.ErrKind)
@@ -227,7 +223,7 @@ func TestReplaced(t *testing.T) {
 	f.write("x", "at last\n")
 	f.want("at last\n", true)
 
-	// Behind the bound, the old one comes first.
+	// Beyond the bound, the old file comes first.
 	f.append("x", "12345678")
 	f.write("y", "new")
 	must.NoError(t, os.Rename(f.path("y"), f.path("x")))
@@ -243,7 +239,7 @@ func TestNotRegular(t *testing.T) {
 	f := open(t, "x")
 	must.NoError(t, syscall.Mkfifo(f.path("x"), 0o600))
 	f.wantError(taskfs.ErrKind) // and does not hang
-	// A writer of the pipe is not let go on.
+	// A writer to the pipe is not unblocked.
 	_, err := os.OpenFile(f.path("x"), os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	must.ErrorIs(t, err, syscall.ENXIO)
 	must.NoError(t, os.Remove(f.path("x")))
@@ -266,7 +262,7 @@ func TestNotRegular(t *testing.T) {
 	f.want("fine", false)
 }
 
-// No link is followed, and one that takes the place of a file ends nothing that was read.
+// Links are not followed; one that replaces a file interrupts nothing.
 func TestLinks(t *testing.T) {
 	f := open(t, "latest/x")
 	must.NoError(t, os.Mkdir(f.path("run"), 0o700))
@@ -314,7 +310,7 @@ func TestOffset(t *testing.T) {
 	resume(Offset{Inode: back.Inode, Pos: 1 << 50}).want(long+"torn line\n", true)
 	resume(Offset{Inode: back.Inode + 1, Pos: back.Pos, Mark: back.Mark}).want(long+"torn line\n", true)
 	resume(Offset{Inode: back.Inode, Pos: back.Pos, Mark: back.Mark + 1}).want(long+"torn line\n", true)
-	resume(Offset{Inode: back.Inode, Pos: back.Pos}).want("torn line\n", false) // as told after Close
+	resume(Offset{Inode: back.Inode, Pos: back.Pos}).want("torn line\n", false) // as after Close
 
 	g := resume(back)
 	g.want("torn line\n", false)
@@ -325,17 +321,15 @@ func TestOffset(t *testing.T) {
 	must.Eq(t, back.Pos, o.Pos)
 	must.Eq(t, 0, o.Mark)
 
-	// Another file with the number of the first, as large.
 	f.write("x", strings.Repeat("abcdefghij\n", 60))
 	resume(back).want(strings.Repeat("abcdefghij\n", 60), true)
-	// It is gone when the next process comes, and another one appears.
+	// Gone when the next process comes; then another one appears.
 	must.NoError(t, os.Remove(f.path("x")))
 	g = resume(back)
 	g.wantError(ErrGone)
 	g.write("x", "new")
 	g.want("new", true)
 
-	// It is written anew between a read and the question.
 	f = open(t, "x")
 	f.write("x", long)
 	f.want(long, false)
@@ -358,7 +352,6 @@ func TestErrors(t *testing.T) {
 	f.wantError(ErrClosed)
 	f.SetOffset(Offset{Inode: 1})
 
-	// A file that cannot be read any more.
 	f = open(t, "x")
 	f.write("x", "abc")
 	f.want("abc", false)
@@ -370,7 +363,6 @@ func TestErrors(t *testing.T) {
 	f.wantError(syscall.EBADF)
 	must.Eq(t, 0, f.Offset(1).Pos)
 
-	// A file where a directory should be.
 	f = open(t, "x/y")
 	f.write("x", "a")
 	f.wantError(taskfs.ErrKind)
@@ -382,13 +374,13 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestRandom compares what is read of a file that is treated at random with what was
-// written into it.
+// TestRandom compares what is read from a file under random changes with what was
+// written.
 func TestRandom(t *testing.T) {
 	for seed := range int64(30) {
 		rng := rand.New(rand.NewSource(seed))
 		f := open(t, "x")
-		var now, got strings.Builder // of the file that bears the name
+		var now, got strings.Builder // of the file with the name
 		check := func() {
 			for range 10_000 {
 				data, restarted, err := f.Read(context.Background(), 1+rng.Intn(100))

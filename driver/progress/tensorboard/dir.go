@@ -25,70 +25,66 @@ import (
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
-// Bounds.
 const (
 	chunk         = 64 << 10
-	pollBytes     = 1 << 20 // of one Poll
-	pollReports   = 8192    // of one Poll, and what a chunk holds
+	pollBytes     = 1 << 20 // per Poll
+	pollReports   = 8192    // per Poll, plus a chunk's
 	maxOpen       = 8       // files kept open
-	maxCandidates = 4       // runs that are looked into
-	maxErrors     = 5       // told by one Poll
+	maxCandidates = 4       // runs examined
+	maxErrors     = 5       // returned by one Poll
 	maxTags       = 8       // named in a note
-	growths       = 3       // of another run while ours stays as it is
-	maxTag        = 256     // bytes; who has more is not asked for
+	growths       = 3       // of another run while the current one is unchanged
+	maxTag        = 256     // bytes; longer tags are ignored
 	cheapWalk     = 5 * time.Millisecond
-	walkShare     = 100 // a dearer walk is repeated after that many times its duration
+	walkShare     = 100 // a slow walk is repeated after this many times its duration
 )
 
-// Dir is a progress.Source that reads event files below a directory. It is not safe
-// for concurrent use.
+// Dir is a progress.Source that reads event files below a directory. It is not safe for
+// concurrent use.
 type Dir struct {
-	root   *taskfs.Dir
-	path   string
-	cfg    progress.Config
-	now    func() time.Time
-	most   int // maxEntries, fewer in tests
-	budget int // of this Poll
+	root       *taskfs.Dir
+	path       string
+	cfg        progress.Config
+	now        func() time.Time
+	maxEntries int // maxEntries, fewer in tests
+	budget     int // of this Poll
 
 	runs     map[string]*run
 	cur      *run
-	was      string  // the run before
+	previous string  // previous run
 	restored *offset // until files are found
 	list     listing // of the last walk
 	seen     int64   // newest change of all files
 	next     time.Time
 	line     []byte
 
-	stats   progress.Stats
-	time    time.Time // of the Poll that runs
-	errs    []error   // of it
-	hidden  int       // errors beyond maxErrors
-	fault   string    // of the last walk
-	problem string    // the last file that is read no further
-	closed  bool
-	last    json.RawMessage // the offset, once closed
+	stats     progress.Stats
+	time      time.Time // of the current Poll
+	errs      []error   // of it
+	hidden    int       // errors beyond maxErrors
+	walkError string    // of the last walk
+	problem   string    // the last file abandoned
+	closed    bool
+	last      json.RawMessage // the offset, once closed
 }
 
 var _ progress.Source = (*Dir)(nil)
 
-// run is a directory of event files, with those that belong to it.
 type run struct {
 	name      string
 	files     map[string]*file
-	order     []*file // of files; nil if it is to be made
+	order     []*file // of files; nil if outdated
 	newest    int64   // change
 	grew      bool    // in the last walk
-	growths   int     // since ours grew
+	growths   int     // since the current run grew
 	candidate bool    // may take over when it holds a metric
 	parser    *progress.Parser
 	scalars   int64
 	tags      []string // some of them
 }
 
-// Open returns a source that reads the event files below a directory in root, which
-// remains the caller's and must stay open. The directory may come later. The errors
-// are those of the configuration, all of them, each a *progress.FieldError: of
-// "tensorboard" for the directory, and the fields of cfg.
+// Open returns a source for the event files below a directory in root, which the caller
+// keeps open. The directory may appear later. Errors are *progress.FieldErrors, joined.
 func Open(root *taskfs.Dir, dir string, cfg progress.Config) (*Dir, error) {
 	var errs []error
 	bad := func(field, value, problem string) {
@@ -110,7 +106,7 @@ func Open(root *taskfs.Dir, dir string, cfg progress.Config) (*Dir, error) {
 	default:
 		bad("preset", cfg.Preset, "is for lines of a log: leave it out")
 	}
-	// The rest of cfg says where the directory is, which the caller knows.
+	// The caller has used the rest of cfg to find the directory.
 	cfg = progress.Config{Preset: progress.PresetJSONL, Metric: cfg.Metric, Goal: cfg.Goal}
 	if err := cfg.Validate(); err != nil {
 		errs = append(errs, err)
@@ -118,13 +114,12 @@ func Open(root *taskfs.Dir, dir string, cfg progress.Config) (*Dir, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	return &Dir{root: root, path: path.Clean(dir), cfg: cfg, now: time.Now, most: maxEntries, runs: map[string]*run{}}, nil
+	return &Dir{root: root, path: path.Clean(dir), cfg: cfg, now: time.Now, maxEntries: maxEntries, runs: map[string]*run{}}, nil
 }
 
-// Poll reads what was written since the last call, up to 1 MiB, and returns the
-// reports in it; Stats().More tells that there is more. They all carry the time of
-// the call, and the number of their record in its file. A directory that is not there
-// is no error: Note tells. What is wrong with a file is told once.
+// Poll returns the new reports, from up to 1 MiB; Stats().More is set if there is more.
+// They carry the time of the call and the number of their record. A missing directory
+// is no error, but in Note. Errors of a file are returned once.
 func (d *Dir) Poll(ctx context.Context) ([]progress.Report, error) {
 	if d.closed {
 		return nil, fmt.Errorf("read %s: %w", d.path, tail.ErrClosed)
@@ -134,7 +129,7 @@ func (d *Dir) Poll(ctx context.Context) ([]progress.Report, error) {
 		return nil, err
 	}
 	d.time, d.errs, d.hidden, d.budget = d.now(), nil, 0, pollBytes
-	d.look(ctx)
+	d.walk(ctx)
 
 	var reports []progress.Report
 	if d.cur != nil {
@@ -145,7 +140,7 @@ func (d *Dir) Poll(ctx context.Context) ([]progress.Report, error) {
 		d.follow(ctx, r, &its)
 		if len(its) > 0 {
 			reports = append(reports, its...)
-			d.use(r)
+			d.switchTo(r)
 		}
 	}
 	if ctx.Err() != nil {
@@ -159,12 +154,12 @@ func (d *Dir) Poll(ctx context.Context) ([]progress.Report, error) {
 	return reports, errors.Join(d.errs...)
 }
 
-// look walks through the directory, unless that was dear and has just been done.
-func (d *Dir) look(ctx context.Context) {
+// walk lists the directory, unless the last walk was slow and recent.
+func (d *Dir) walk(ctx context.Context) {
 	if d.time.Before(d.next) {
 		return
 	}
-	list, err := walk(ctx, d.root, d.path, d.most)
+	list, err := walk(ctx, d.root, d.path, d.maxEntries)
 	if ctx.Err() != nil {
 		return
 	}
@@ -175,31 +170,30 @@ func (d *Dir) look(ctx context.Context) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		var p *fs.PathError
 		if errors.As(err, &p) {
-			err = p.Err // without the path, which has the root's in it
+			err = p.Err // without the root's path
 		}
 		err = fmt.Errorf("look for event files in %s: %w", d.path, err)
-		if d.fault != err.Error() {
-			d.fault = err.Error()
+		if d.walkError != err.Error() {
+			d.walkError = err.Error()
 			d.errs = append(d.errs, err)
 		}
 	} else {
-		d.fault = ""
+		d.walkError = ""
 	}
 	d.list = list
 	if len(list.entries) > 0 {
-		d.sort()
+		d.assign()
 	}
-	d.warm()
+	d.selectOpen()
 }
 
-// sort puts what a walk has found into its runs, and finds the one to follow.
-func (d *Dir) sort() {
+func (d *Dir) assign() {
 	first := d.cur == nil
 	for _, r := range d.runs {
 		r.grew = false
 	}
 	there := map[string]bool{}
-	var fresh []*run // that have a new file
+	var fresh []*run // with a new file
 	for _, e := range d.list.entries {
 		there[e.path] = true
 		name, data := place(e.path)
@@ -221,9 +215,9 @@ func (d *Dir) sort() {
 			}
 		case e.stat != f.now:
 			r.grew = true
-			if f.bad != nil && (e.stat.inode != f.now.inode || e.stat.size < f.now.size) {
+			if f.abandoned != nil && (e.stat.inode != f.now.inode || e.stat.size < f.now.size) {
 				f.from = tail.Offset{}
-				d.anew(f)
+				d.restartFile(f)
 			}
 		}
 		f.now = e.stat
@@ -264,7 +258,6 @@ func (d *Dir) sort() {
 	}
 }
 
-// begin chooses the first run: where an earlier process was, or else the newest.
 func (d *Dir) begin() {
 	if o := d.restored; o != nil {
 		if d.cur = d.runs[o.Run]; d.cur == nil {
@@ -285,27 +278,25 @@ func (d *Dir) begin() {
 }
 
 func (d *Dir) newParser() *progress.Parser {
-	p, _ := progress.NewParser(d.cfg) // was validated by Open
+	p, _ := progress.NewParser(d.cfg) // validated by Open
 	return p
 }
 
-// promote makes a run a candidate.
 func (d *Dir) promote(r *run) {
 	r.candidate, r.parser, r.scalars, r.tags = true, d.newParser(), 0, nil
 }
 
-// use follows another run.
-func (d *Dir) use(r *run) {
+func (d *Dir) switchTo(r *run) {
 	old := d.cur
 	for _, f := range old.files {
 		f.close()
 	}
 	old.parser, old.growths = nil, 0
 	r.candidate, r.growths = false, 0
-	d.cur, d.was = r, old.name
+	d.cur, d.previous = r, old.name
 }
 
-// forget drops files that are gone, if they are many: some may come back.
+// forget drops removed files once there are many; some may reappear.
 func (d *Dir) forget(there map[string]bool) {
 	all := 0
 	for _, r := range d.runs {
@@ -328,7 +319,6 @@ func (d *Dir) forget(there map[string]bool) {
 	}
 }
 
-// candidates are the runs that may take over, the newest last.
 func (d *Dir) candidates() []*run {
 	var out []*run
 	for _, r := range d.runs {
@@ -342,12 +332,11 @@ func (d *Dir) candidates() []*run {
 	return out[max(0, len(out)-maxCandidates):]
 }
 
-// warm chooses the files that are kept open: those that changed last.
-func (d *Dir) warm() {
+func (d *Dir) selectOpen() {
 	var all []*file
 	for _, r := range d.runs {
 		for _, f := range r.files {
-			f.hot = false
+			f.keepOpen = false
 			if r == d.cur || r.candidate {
 				all = append(all, f)
 			}
@@ -357,13 +346,13 @@ func (d *Dir) warm() {
 		return cmp.Or(cmp.Compare(b.now.time, a.now.time), cmp.Compare(b.path, a.path))
 	})
 	for i, f := range all {
-		if f.hot = i < maxOpen; !f.hot {
+		if f.keepOpen = i < maxOpen; !f.keepOpen {
 			f.close()
 		}
 	}
 }
 
-// follow reads what is new in the files of a run, in the order of their names.
+// follow reads new data from a run's files, in the order of their names.
 func (d *Dir) follow(ctx context.Context, r *run, reports *[]progress.Report) {
 	if r.order == nil {
 		r.order = slices.SortedFunc(maps.Values(r.files), func(a, b *file) int {
@@ -371,7 +360,7 @@ func (d *Dir) follow(ctx context.Context, r *run, reports *[]progress.Report) {
 		})
 	}
 	for _, f := range r.order {
-		if f.bad != nil || f.tail == nil && f.now == f.read {
+		if f.abandoned != nil || f.tail == nil && f.now == f.read {
 			continue
 		}
 		if d.budget <= 0 || len(*reports) >= pollReports || ctx.Err() != nil {
@@ -382,11 +371,11 @@ func (d *Dir) follow(ctx context.Context, r *run, reports *[]progress.Report) {
 			continue
 		}
 		err := d.drain(ctx, r, f, reports)
-		if err == nil && f.fault != "" && !f.odd {
-			d.well(f) // it was only hindered
+		if err == nil && f.lastError != "" && !f.reportedMalformed {
+			d.clearProblem(f) // it was temporary
 		}
-		if err != nil && err.Error() != f.fault {
-			f.fault = err.Error()
+		if err != nil && err.Error() != f.lastError {
+			f.lastError = err.Error()
 			d.problem = fmt.Sprintf("%s: %v", f.path, err)
 			if len(d.errs) < maxErrors {
 				d.errs = append(d.errs, fmt.Errorf("event file %s: %w", path.Join(d.path, f.path), err))
@@ -397,28 +386,25 @@ func (d *Dir) follow(ctx context.Context, r *run, reports *[]progress.Report) {
 	}
 }
 
-// anew forgets a file that is another one than before.
-func (d *Dir) anew(f *file) {
-	d.well(f)
+func (d *Dir) restartFile(f *file) {
+	d.clearProblem(f)
 	f.reset()
 	d.stats.Truncated++
 }
 
-// well takes back what was said of a file.
-func (d *Dir) well(f *file) {
-	f.fault = ""
+func (d *Dir) clearProblem(f *file) {
+	f.lastError = ""
 	if strings.HasPrefix(d.problem, f.path+": ") {
 		d.problem = ""
 	}
 }
 
-// drain reads a file to its end, or to the bounds.
 func (d *Dir) drain(ctx context.Context, r *run, f *file, reports *[]progress.Report) error {
 	if f.tail == nil {
 		d.budget -= 1024 // opening costs, too
 		t, err := tail.Open(d.root, path.Join(d.path, f.path))
 		if err != nil {
-			f.bad = err
+			f.abandoned = err
 			return err
 		}
 		t.SetOffset(f.from)
@@ -430,9 +416,9 @@ func (d *Dir) drain(ctx context.Context, r *run, f *file, reports *[]progress.Re
 	var odd error
 	take := func(record []byte, number int64) {
 		e, err := event.Decode(record)
-		if err != nil && !f.odd { // told once: there may be nothing but such
-			f.odd = true
-			odd = fmt.Errorf("record %d: %w; such are left out", number, err)
+		if err != nil && !f.reportedMalformed { // reported once
+			f.reportedMalformed = true
+			odd = fmt.Errorf("record %d: %w; such records are skipped", number, err)
 		}
 		d.stats.Lines++
 		for _, s := range e.Scalars {
@@ -445,7 +431,7 @@ func (d *Dir) drain(ctx context.Context, r *run, f *file, reports *[]progress.Re
 	for {
 		data, restarted, err := f.tail.Read(ctx, max(1, min(chunk, d.budget)))
 		if restarted {
-			d.anew(f)
+			d.restartFile(f)
 		}
 		d.budget -= len(data)
 		d.stats.Bytes += int64(len(data))
@@ -468,7 +454,7 @@ func (d *Dir) drain(ctx context.Context, r *run, f *file, reports *[]progress.Re
 			return err
 		case f.tail.Behind() == 0:
 			f.read = now
-			if !f.hot {
+			if !f.keepOpen {
 				f.close()
 			}
 			return odd
@@ -480,7 +466,6 @@ func (d *Dir) drain(ctx context.Context, r *run, f *file, reports *[]progress.Re
 	}
 }
 
-// scalar gives a number to the run's parser.
 func (d *Dir) scalar(r *run, f *file, s event.Scalar) (progress.Report, bool) {
 	name := s.Tag
 	switch f.data {
@@ -508,7 +493,7 @@ func (d *Dir) scalar(r *run, f *file, s event.Scalar) (progress.Report, bool) {
 		return report, false
 	}
 	report.Time = d.time
-	// The parser takes a step that goes back for a new epoch; here it is what it says.
+	// The parser takes a decreasing step for a new epoch; here it is the event's own.
 	if report.Step = float64(s.Step); s.Step < 0 {
 		report.Step = math.NaN()
 	}
@@ -518,8 +503,7 @@ func (d *Dir) scalar(r *run, f *file, s event.Scalar) (progress.Report, bool) {
 	return report, true
 }
 
-// appendLine makes a line of JSON as the parser reads it: names as they are, not
-// escaped.
+// appendLine makes a line of JSON with an unescaped name, as the parser reads it.
 func appendLine(b []byte, name string, s event.Scalar) []byte {
 	quote := byte('"')
 	if strings.IndexByte(name, '"') >= 0 {
@@ -547,7 +531,7 @@ func appendLine(b []byte, name string, s event.Scalar) []byte {
 	default:
 		from, bits := len(b), 64
 		if float64(float32(v)) == v {
-			bits = 32 // 0.3 and not 0.30000001192092896, as the trainer would print it
+			bits = 32 // 0.3, not 0.30000001192092896
 		}
 		b = strconv.AppendFloat(b, v, 'g', -1, bits)
 		if !slices.ContainsFunc(b[from:], func(c byte) bool { return c == '.' || c == 'e' }) {
@@ -559,8 +543,7 @@ func appendLine(b []byte, name string, s event.Scalar) []byte {
 	return append(b, '}')
 }
 
-// Goal returns the configured goal, or the one that follows from the metric's name;
-// nothing while no metric is known.
+// Goal returns the configured or inferred goal; "" while no metric is known.
 func (d *Dir) Goal() string {
 	if d.cfg.Goal != "" {
 		return d.cfg.Goal
@@ -571,20 +554,20 @@ func (d *Dir) Goal() string {
 	return d.cur.parser.Goal()
 }
 
-// Note returns what is awaited, what hinders the reading, which run is followed if
-// there are several, and what is assumed; or nothing.
+// Note describes what is missing, the followed run if there are several, and
+// assumptions, or is "".
 func (d *Dir) Note() string {
 	var notes []string
 	add := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
-	if d.fault != "" {
-		add("cannot %s", d.fault)
+	if d.walkError != "" {
+		add("cannot %s", d.walkError)
 	}
 	switch {
-	case d.cur == nil && d.fault == "":
-		add("waits for TensorBoard event files in %s, where there are none yet", d.path)
+	case d.cur == nil && d.walkError == "":
+		add("waiting for TensorBoard event files in %s", d.path)
 	case d.cur == nil:
-	case len(d.list.entries) == 0 && d.fault == "":
-		add("the event files in %s were there and are gone: waits for them to come back", d.path)
+	case len(d.list.entries) == 0 && d.walkError == "":
+		add("the event files in %s were removed: waiting for them to reappear", d.path)
 	case d.stats.Reports == 0 && d.cur.scalars > 0:
 		metric := "none that is known for a measure: name one with metric"
 		if d.cfg.Metric != "" {
@@ -594,8 +577,8 @@ func (d *Dir) Note() string {
 	case d.stats.Reports == 0 && d.stats.Lines > 0:
 		add("the event files in %s have no scalars yet", d.path)
 	}
-	if d.cur != nil && d.was != "" {
-		add("follows the run %s since it began, %s before", d.name(d.cur.name), d.name(d.was))
+	if d.cur != nil && d.previous != "" {
+		add("follows the run %s since it began, %s before", d.name(d.cur.name), d.name(d.previous))
 	} else if len(d.runs) > 1 {
 		add("follows the run %s, one of %d", d.name(d.cur.name), len(d.runs))
 	}
@@ -615,7 +598,6 @@ func (d *Dir) Note() string {
 
 func (d *Dir) name(run string) string { return path.Join(d.path, run) }
 
-// names lists tags for people.
 func (r *run) names() string {
 	tags := r.tags
 	more := ""
@@ -631,11 +613,10 @@ func (r *run) names() string {
 	return strings.Map(clean, strings.Join(tags, ", ")) + more
 }
 
-// Stats returns what was read so far. Lines are records; those in Oversized were
-// passed over.
+// Stats counts what was read. Lines are records; Oversized were skipped.
 func (d *Dir) Stats() progress.Stats { return d.stats }
 
-// Close closes the files. Poll fails from then on; Offset does not.
+// Close closes the files; Poll then fails.
 func (d *Dir) Close() error {
 	if d.closed {
 		return nil

@@ -24,13 +24,12 @@ import (
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
-// job is a training job's directory and what is read from it.
 type job struct {
 	t    *testing.T
 	dir  string
 	root *taskfs.Dir
 	src  *Dir
-	at   int64 // of the files' times, which go on by themselves
+	at   int64 // of the files' times, which advance automatically
 }
 
 func newJob(t *testing.T, cfg progress.Config) *job {
@@ -48,12 +47,11 @@ func (j *job) open(cfg progress.Config) {
 	j.t.Helper()
 	src, err := Open(j.root, "logs", cfg)
 	must.NoError(j.t, err)
-	src.now = func() time.Time { return time.Unix(j.at, 0) } // a walk costs nothing
+	src.now = func() time.Time { return time.Unix(j.at, 0) } // walks cost nothing
 	j.t.Cleanup(func() { must.NoError(j.t, src.Close()) })
 	j.src = src
 }
 
-// restart is another process that goes on.
 func (j *job) restart(cfg progress.Config) {
 	j.t.Helper()
 	o := j.src.Offset()
@@ -63,7 +61,6 @@ func (j *job) restart(cfg progress.Config) {
 	j.src.SetOffset(o)
 }
 
-// bytes appends to a file, which is then the newest.
 func (j *job) bytes(name string, b []byte) {
 	j.t.Helper()
 	name = filepath.Join(j.dir, "logs", name)
@@ -88,7 +85,6 @@ func (j *job) write(name, tag string, step int64, value float64) {
 	j.bytes(name, record(tag, step, value))
 }
 
-// poll returns the reports as short texts.
 func (j *job) poll() []string {
 	j.t.Helper()
 	out, err := j.try()
@@ -116,10 +112,10 @@ func TestDir_grows(t *testing.T) {
 	j := newJob(t, progress.Config{})
 	must.Eq(t, "", j.src.Goal())
 	must.SliceEmpty(t, j.poll())
-	must.StrContains(t, j.src.Note(), "waits for TensorBoard event files in logs")
+	must.StrContains(t, j.src.Note(), "waiting for TensorBoard event files in logs")
 	must.NoError(t, os.Mkdir(filepath.Join(j.dir, "logs"), 0o755))
 	must.SliceEmpty(t, j.poll())
-	must.StrContains(t, j.src.Note(), "none yet")
+	must.StrContains(t, j.src.Note(), "waiting for TensorBoard")
 
 	j.bytes(first, nil)
 	must.SliceEmpty(t, j.poll())
@@ -132,7 +128,6 @@ func TestDir_grows(t *testing.T) {
 	must.Eq(t, "min", j.src.Goal())
 	must.Eq(t, "", j.src.Note())
 
-	// A record comes in pieces, and with it the next one.
 	b := append(record("train/loss", 2, 0.3), record("train/loss", 3, 0.25)...)
 	for i := range b {
 		j.bytes(first, b[i:i+1])
@@ -151,7 +146,7 @@ func TestDir_grows(t *testing.T) {
 	must.False(t, st.More)
 	must.Zero(t, st.Behind)
 
-	// A new file in the same directory, after a restart: steps go back.
+	// A new file in the same directory, after a restart: steps decrease.
 	j.bytes(second, append(begin(), record("train/loss", 2, 0.28)...))
 	must.Eq(t, []string{"train/loss 2 0.28"}, j.poll())
 	must.Eq(t, "", j.src.Note())
@@ -164,7 +159,6 @@ func TestDir_grows(t *testing.T) {
 	must.ErrorContains(t, err, "closed")
 }
 
-// Both encodings, and whatever value.
 func TestDir_encodings(t *testing.T) {
 	j := newJob(t, progress.Config{})
 	var all []byte
@@ -196,7 +190,7 @@ func TestDir_metric(t *testing.T) {
 		{"", "Loss/train", ""},
 		{"eval/loss", "eval/loss", ""},
 		{"EVAL/Loss", "eval/loss", ""},
-		{"learning_rate", "learning_rate", "learning_rate"}, // which goal it has, nobody knows
+		{"learning_rate", "learning_rate", "learning_rate"}, // its goal is unknown
 		{"hparam/loss", "hparam/loss", ""},
 		{`odd "loss"`, `odd "loss"`, ""},
 		{"größe", "größe", "größe"},
@@ -286,7 +280,7 @@ func TestDir_runs(t *testing.T) {
 	must.Eq(t, []string{"loss 1 0.8"}, j.poll())
 	must.StrContains(t, j.src.Note(), "follows the run logs/b, one of 3")
 
-	// Another one that grew once, or in turns with ours, does not take over.
+	// A run that grew once, or alternates with the current one, does not take over.
 	for step := range int64(5) {
 		j.write("a/"+first, "loss", 2+step, 0.9)
 		must.SliceEmpty(t, j.poll())
@@ -307,11 +301,11 @@ func TestDir_runs(t *testing.T) {
 	j.write("b/"+first, "loss", 12, 0.7)
 	must.SliceEmpty(t, j.poll())
 
-	// One is resumed: what is new in it counts.
+	// A resumed run: only new data count.
 	j.write("c/"+second, "loss", 5, 0.6)
 	must.Eq(t, []string{"loss 5 0.6"}, j.poll())
 
-	// One that goes on while ours stands still takes over, with all that is in it.
+	// A run that grows while the current one stands still takes over with all its data.
 	for step := range int64(3) {
 		j.write("a/"+first, "loss", 20+step, 0.5)
 		got := j.poll()
@@ -323,7 +317,7 @@ func TestDir_runs(t *testing.T) {
 	}
 }
 
-// PyTorch's add_hparams makes a directory of its own with final results.
+// PyTorch's add_hparams makes its own directory with final results.
 func TestDir_hparams(t *testing.T) {
 	j := newJob(t, progress.Config{})
 	j.write(first, "loss", 1, 0.9)
@@ -366,12 +360,11 @@ func TestDir_damage(t *testing.T) {
 			must.ErrorContains(t, err, "logs/"+first)
 			must.ErrorContains(t, err, tc.says)
 			must.StrContains(t, j.src.Note(), first)
-			must.SliceEmpty(t, j.poll()) // told once
+			must.SliceEmpty(t, j.poll())
 			j.write(first, "loss", 5, 0.1)
 			j.write(second, "loss", 5, 0.1)
 			must.Eq(t, []string{"loss 5 0.1"}, j.poll())
 
-			// Written anew, it is read again.
 			must.NoError(t, os.Truncate(filepath.Join(j.dir, "logs", first), 0))
 			j.write(first, "loss", 6, 0.1)
 			must.Eq(t, []string{"loss 6 0.1"}, j.poll())
@@ -387,10 +380,10 @@ func TestDir_damage(t *testing.T) {
 		j := newJob(t, progress.Config{})
 		j.bytes(first, append(event.AppendRecord(nil, []byte("what is this")), good...))
 		got, err := j.try()
-		must.Eq(t, []string{"loss 1 0.5"}, got) // the next record is known
+		must.Eq(t, []string{"loss 1 0.5"}, got) // the next record is found
 		must.ErrorIs(t, err, event.ErrMalformed)
 		j.bytes(first, append(event.AppendRecord(nil, []byte("what is this")), record("loss", 2, 0.4)...))
-		must.Eq(t, []string{"loss 2 0.4"}, j.poll()) // told once
+		must.Eq(t, []string{"loss 2 0.4"}, j.poll())
 	})
 	t.Run("many", func(t *testing.T) {
 		j := newJob(t, progress.Config{})
@@ -403,7 +396,6 @@ func TestDir_damage(t *testing.T) {
 	})
 }
 
-// A picture is passed over, and checked.
 func TestDir_large(t *testing.T) {
 	picture := event.AppendRecord(nil, make([]byte, 3<<20))
 	for _, damaged := range []bool{false, true} {
@@ -431,7 +423,6 @@ func TestDir_large(t *testing.T) {
 		must.Eq(t, []string{"loss 1 0.5", "loss 2 0.4"}, got)
 		must.Eq(t, 1, j.src.Stats().Oversized)
 	}
-	// The largest that is kept.
 	j := newJob(t, progress.Config{})
 	b := event.EncodeSimple(event.Scalar{Tag: "loss", Step: 1, Value: 0.5})
 	pad := maxHeld - len(b) - 5
@@ -453,7 +444,7 @@ func TestDir_vanishes(t *testing.T) {
 	logs, away := filepath.Join(j.dir, "logs"), filepath.Join(j.dir, "away")
 	must.NoError(t, os.Rename(logs, away))
 	must.SliceEmpty(t, j.poll())
-	must.StrContains(t, j.src.Note(), "were there and are gone")
+	must.StrContains(t, j.src.Note(), "were removed")
 	must.Eq(t, "min", j.src.Goal())
 
 	must.NoError(t, os.Rename(away, logs)) // it was only moved
@@ -474,7 +465,6 @@ func TestDir_vanishes(t *testing.T) {
 	must.Eq(t, 2, j.src.Stats().Truncated)
 }
 
-// What is not a file of the task's is not read, and nothing waits.
 func TestDir_hostile(t *testing.T) {
 	outside := t.TempDir()
 	must.NoError(t, os.WriteFile(filepath.Join(outside, first), record("loss", 66, 6), 0o644))
@@ -485,17 +475,17 @@ func TestDir_hostile(t *testing.T) {
 	_, err := j.try()
 	must.ErrorContains(t, err, "logs")
 	must.ErrorIs(t, err, taskfs.ErrKind)
-	must.StrContains(t, j.src.Note(), "a symbolic link is there")
-	must.SliceEmpty(t, j.poll()) // told once
+	must.StrContains(t, j.src.Note(), "a symbolic link found")
+	must.SliceEmpty(t, j.poll())
 
 	must.NoError(t, os.Remove(logs))
 	must.NoError(t, unix.Mkfifo(logs, 0o600))
 	_, err = j.try()
-	must.ErrorContains(t, err, "not a directory")
+	must.ErrorContains(t, err, "instead of a directory")
 	must.NoError(t, os.Remove(logs))
 	must.NoError(t, os.WriteFile(logs, nil, 0o600))
 	_, err = j.try()
-	must.ErrorContains(t, err, "a regular file is there, not a directory")
+	must.ErrorContains(t, err, "a regular file found instead of a directory")
 	must.NoError(t, os.Remove(logs))
 
 	must.NoError(t, os.Mkdir(logs, 0o755))
@@ -505,11 +495,11 @@ func TestDir_hostile(t *testing.T) {
 	must.NoError(t, unix.Mkfifo(filepath.Join(logs, second), 0o600))
 	must.NoError(t, os.Mkdir(filepath.Join(logs, "dir.tfevents.1"), 0o755))
 	must.SliceEmpty(t, j.poll())
-	must.StrContains(t, j.src.Note(), "none yet")
+	must.StrContains(t, j.src.Note(), "waiting for TensorBoard")
 	j.write("x.tfevents", "loss", 1, 0.5)
 	must.Eq(t, []string{"loss 1 0.5"}, j.poll())
 
-	// No link is followed, wherever it leads; and a name that cannot be told is left out.
+	// Links are not followed; unprintable names are skipped.
 	must.NoError(t, os.Rename(logs, filepath.Join(j.dir, "real")))
 	must.NoError(t, os.Symlink("real", logs))
 	_, err = j.try()
@@ -521,8 +511,7 @@ func TestDir_hostile(t *testing.T) {
 	must.Eq(t, []string{"loss 3 0.3"}, j.poll())
 }
 
-// A pipe comes into the place of a file while it is read, and goes again.
-func TestDir_hindered(t *testing.T) {
+func TestDir_replacedByPipe(t *testing.T) {
 	j := newJob(t, progress.Config{})
 	j.write(first, "loss", 1, 0.5)
 	must.Len(t, 1, j.poll())
@@ -533,7 +522,7 @@ func TestDir_hindered(t *testing.T) {
 	_, err := j.try()
 	must.ErrorIs(t, err, taskfs.ErrKind)
 	must.ErrorContains(t, err, "logs/"+first)
-	must.StrContains(t, j.src.Note(), "a FIFO is there")
+	must.StrContains(t, j.src.Note(), "a FIFO found")
 	must.SliceEmpty(t, j.poll())
 	must.NoError(t, os.Rename(name+"x", name))
 	j.src.next = time.Time{}
@@ -552,7 +541,7 @@ func TestDir_depth(t *testing.T) {
 
 func TestDir_manyFiles(t *testing.T) {
 	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
-		t.Setenv("TMPDIR", "/dev/shm") // 10,000 files on a busy disk take their time
+		t.Setenv("TMPDIR", "/dev/shm") // 10,000 files take long on a busy disk
 	}
 	j := newJob(t, progress.Config{})
 	data := record("loss", 1, 0.5)
@@ -595,7 +584,7 @@ func TestDir_manyFiles(t *testing.T) {
 	j.write("events.out.tfevents.0000009999", "loss", 2, 0.4)
 	must.Eq(t, []string{"loss 2 0.4"}, j.poll())
 
-	// They go, and others come: nothing is kept of those for ever.
+	// They are removed and others appear: memory stays bounded.
 	must.NoError(t, os.RemoveAll(filepath.Join(j.dir, "logs")))
 	for round := range 2 {
 		for i := range 600 {
@@ -611,10 +600,9 @@ func TestDir_manyFiles(t *testing.T) {
 	must.Less(t, 1000, len(j.src.runs))
 }
 
-// A directory with too much in it is looked at in part.
 func TestDir_manyEntries(t *testing.T) {
 	j := newJob(t, progress.Config{})
-	j.src.most = 10
+	j.src.maxEntries = 10
 	for i := range 30 {
 		j.write(fmt.Sprint(first, i), "loss", 1, 0.5)
 		j.write(fmt.Sprint("deeper/", first, i), "loss", 1, 0.5)
@@ -623,8 +611,7 @@ func TestDir_manyEntries(t *testing.T) {
 	must.StrContains(t, j.src.Note(), "name the directory of the event files")
 }
 
-// A walk that took long is not repeated at once.
-func TestDir_dearWalk(t *testing.T) {
+func TestDir_slowWalk(t *testing.T) {
 	j := newJob(t, progress.Config{})
 	now := time.Unix(0, 0)
 	j.src.now = func() time.Time { now = now.Add(10 * time.Millisecond); return now }
@@ -637,7 +624,7 @@ func TestDir_dearWalk(t *testing.T) {
 	must.Eq(t, 1, poll())
 	j.write(second, "loss", 2, 0.5)
 	j.write(first, "loss", 2, 0.5)
-	must.Eq(t, 1, poll()) // a file that is open is read
+	must.Eq(t, 1, poll()) // an open file is read
 	now = now.Add(time.Second)
 	must.Eq(t, 1, poll())
 }
@@ -681,7 +668,7 @@ func TestDir_offset(t *testing.T) {
 	j.bytes("run/train/"+first, append(record("loss", 2, 0.7), torn[:10]...))
 	must.Eq(t, []string{"loss 1 0.8", "loss 2 0.7"}, j.poll())
 
-	// Before the first Poll of the next one, and after it.
+	// Before and after the first Poll of the next process.
 	j.restart(progress.Config{})
 	j.restart(progress.Config{})
 	must.SliceEmpty(t, j.poll())
@@ -690,7 +677,8 @@ func TestDir_offset(t *testing.T) {
 	j.restart(progress.Config{})
 	must.SliceEmpty(t, j.poll())
 
-	// While nobody looked: more in ours, more in an old one, and a new one.
+	// Changes while no process ran: in the current run, in an old one, and in a new
+	// one.
 	j.write("old/"+first, "loss", 2, 0.9)
 	j.restart(progress.Config{})
 	j.write("run/train/"+first, "loss", 4, 0.5)
@@ -701,20 +689,18 @@ func TestDir_offset(t *testing.T) {
 	j.write("new/"+first, "loss", 1, 0.95)
 	must.Eq(t, []string{"loss 1 0.95"}, j.poll())
 
-	// Replaced meanwhile.
 	j.restart(progress.Config{})
 	must.NoError(t, os.RemoveAll(filepath.Join(j.dir, "logs/new")))
 	j.write("new/"+first, "loss", 7, 0.3)
 	must.Eq(t, []string{"loss 7 0.3"}, j.poll())
 
-	// The run is gone, others are there: it waits, and goes on with what is new.
+	// The run is gone, others exist: it waits, and continues with new data.
 	j.restart(progress.Config{})
 	must.NoError(t, os.RemoveAll(filepath.Join(j.dir, "logs/new")))
 	must.SliceEmpty(t, j.poll())
 	j.write("last/"+first, "loss", 1, 0.2)
 	must.Eq(t, []string{"loss 1 0.2"}, j.poll())
 
-	// Another metric than before.
 	j.restart(progress.Config{Metric: "accuracy"})
 	must.SliceEmpty(t, j.poll())
 	j.write("last/"+first, "accuracy", 2, 0.8)

@@ -13,39 +13,37 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress/tensorboard/event"
 )
 
-// maxHeld is how much of a record that is not complete is kept.
+// maxHeld bounds the kept part of an incomplete record.
 const maxHeld = 1 << 20
 
-// file is one event file of a run that is read. Only few are open at a time.
+// file is one event file of a run. Few are open at a time.
 type file struct {
-	path string
-	data string      // on which it was measured, as place says
-	now  stat        // as the last walk had it
-	read stat        // the same when it was read to its end
-	tail *tail.File  // nil: not open
-	from tail.Offset // where to go on then
-	hot  bool        // of the files that are kept open
+	path     string
+	data     string      // the data set, see place
+	now      stat        // at the last walk
+	read     stat        // when it was read to its end
+	tail     *tail.File  // nil: not open
+	from     tail.Offset // where to continue then
+	keepOpen bool        // kept open
 
 	fresh bool // new in this walk
 
-	held    []byte // of a record that is not complete
-	sum     hash.Hash32
-	skip    int   // bytes of data to pass over; sum is theirs
-	size    int   // of the record that is passed over
-	pos     int64 // of the first record that was not taken yet
-	records int64 // before it
-	bad     error // why it is read no further
-	odd     bool  // a record was no event
-	fault   string
+	held              []byte // of an incomplete record
+	sum               hash.Hash32
+	skip              int   // bytes of data to skip, covered by sum
+	size              int   // of the skipped record
+	pos               int64 // of the next record
+	records           int64 // before it
+	abandoned         error // why reading ended
+	reportedMalformed bool  // a record was no event
+	lastError         string
 }
 
-// reset begins anew: it is another file than before.
 func (f *file) reset() {
 	f.held, f.sum, f.skip, f.pos, f.records = nil, nil, 0, 0, 0
-	f.bad, f.odd, f.fault = nil, false, ""
+	f.abandoned, f.reportedMalformed, f.lastError = nil, false, ""
 }
 
-// offset is the beginning of the first record that was not taken.
 func (f *file) offset() tail.Offset {
 	if f.tail == nil {
 		return f.from
@@ -53,18 +51,17 @@ func (f *file) offset() tail.Offset {
 	return f.tail.Offset(f.tail.Pos() - f.pos)
 }
 
-// close keeps nothing but the position.
 func (f *file) close() {
 	if f.tail == nil {
 		return
 	}
 	f.from = f.offset()
-	_ = f.tail.Close() // was only read
+	_ = f.tail.Close() // read-only
 	f.tail, f.held, f.sum, f.skip = nil, nil, nil, 0
 }
 
-// feed takes data that follow those it was given before. take gets each record, with
-// its number; large counts those that were passed over.
+// feed passes each complete record with its number to take, and counts the skipped
+// large ones.
 func (f *file) feed(data []byte, take func(record []byte, number int64)) (large int64, err error) {
 	if len(f.held) > 0 {
 		f.held = append(f.held, data...)
@@ -110,8 +107,8 @@ func (f *file) feed(data []byte, take func(record []byte, number int64)) (large 
 	}
 	if err != nil {
 		f.held, f.sum = nil, nil
-		f.bad = fmt.Errorf("%w at byte %d: the rest of this file is not read", err, f.pos)
-		return large, f.bad
+		f.abandoned = fmt.Errorf("%w at byte %d: the rest of this file is not read", err, f.pos)
+		return large, f.abandoned
 	}
 	if len(data) == 0 && cap(f.held) > maxHeld/4 {
 		f.held = nil

@@ -12,17 +12,17 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress/tensorboard/event"
 )
 
-// However the data are cut, the records are the same, and so is the place of damage.
+// Records, and the position of damage, are independent of the chunks.
 func TestFile_feed(t *testing.T) {
 	r := rand.New(rand.NewSource(3))
 	for round := range 300 {
 		var data []byte
 		var want []string
-		end := int64(-1) // of the good records
+		end := int64(-1) // of the valid records
 		for range r.Intn(20) {
 			size := r.Intn(60)
 			if round%50 == 0 && r.Intn(4) == 0 {
-				size = maxHeld + r.Intn(3) // the last that is kept, or passed over
+				size = maxHeld + r.Intn(3) // around the largest kept record
 			}
 			b := make([]byte, size)
 			r.Read(b)

@@ -13,16 +13,16 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress/tail"
 )
 
-// maxOffset is how many files, and how many other runs, an offset names.
+// maxOffset bounds the files, and the other runs, in an offset.
 const maxOffset = 64
 
-// offset is where a Dir is. It names the files of its run that have changed last.
+// offset is the position of a Dir, with the most recently changed files of its run.
 type offset struct {
 	Run    string              `json:"run"`
 	Files  map[string]position `json:"files,omitempty"`
-	Others []string            `json:"others,omitempty"` // runs that are known
+	Others []string            `json:"others,omitempty"` // known runs
 	Seen   int64               `json:"seen,omitempty"`   // newest change of a file, in ns
-	Done   int64               `json:"done,omitempty"`   // files that have not changed since are read
+	Done   int64               `json:"done,omitempty"`   // files unchanged since then have been read
 	Parser progress.State      `json:"parser"`
 }
 
@@ -31,7 +31,6 @@ type position struct {
 	Records int64 `json:"records,omitempty"`
 }
 
-// Offset returns where to go on after a restart.
 func (d *Dir) Offset() json.RawMessage {
 	if d.closed {
 		return d.last
@@ -68,9 +67,9 @@ func (d *Dir) Offset() json.RawMessage {
 	return b
 }
 
-// SetOffset goes on at a position that Offset has returned, with the same run and the
-// same metric. It is to be called before the first Poll. A file that was replaced or
-// is shorter is read from its own beginning; what makes no sense is left aside.
+// SetOffset continues at an Offset with the same run and metric; call it before the
+// first Poll. Replaced or truncated files are read from their start; invalid data is
+// ignored.
 func (d *Dir) SetOffset(raw json.RawMessage) {
 	var o offset
 	if d.cur != nil || d.closed || json.Unmarshal(raw, &o) != nil || o.Run == "" || o.Seen <= 0 {
@@ -79,7 +78,6 @@ func (d *Dir) SetOffset(raw json.RawMessage) {
 	d.restored = &o
 }
 
-// apply tells a file that the first walk has found what is known of it.
 func (o *offset) apply(r *run, f *file, now stat) {
 	if r.name != o.Run {
 		f.fresh = now.time > o.Seen && !slices.Contains(o.Others, r.name)

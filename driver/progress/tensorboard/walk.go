@@ -15,35 +15,31 @@ import (
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
-// Bounds of a walk.
 const (
 	maxDepth   = 8
 	maxFiles   = 1000
 	maxEntries = 100_000 // of all directories together
 )
 
-// entry is an event file as a directory has it.
 type entry struct {
 	path string // below the directory of the source
 	stat stat
 }
 
-// stat tells whether a file has changed.
 type stat struct {
 	size  int64
 	time  int64 // of the last change, in ns
 	inode uint64
 }
 
-// listing is what a walk has found.
 type listing struct {
 	entries []entry // the newest, in the order of base name and path
 	dropped int     // files beyond maxFiles
 	partial bool    // stopped at maxEntries
 }
 
-// walk looks for event files. The error is that of the topmost directory, or else of
-// the first that could not be read; the listing has what was found all the same.
+// walk lists event files. The error is that of the topmost directory, or the first of a
+// directory; the listing is valid nevertheless.
 func walk(ctx context.Context, root *taskfs.Dir, top string, most int) (l listing, err error) {
 	dir, err := root.Sub(top)
 	if err != nil {
@@ -85,8 +81,8 @@ func (l listing) note() string {
 	return ""
 }
 
-// place returns the run that a file belongs to, and on which data it was measured:
-// "" if its directory does not say.
+// place returns the run of a file and its data set, "" if the directory does not name
+// one.
 func place(file string) (run, data string) {
 	run = path.Dir(file)
 	if run == "." {

@@ -48,14 +48,13 @@ func TestHistory(t *testing.T) {
 	must.NoError(t, err)
 	must.StrNotContains(t, string(data), "s3cret")
 
-	// What is wrong is not kept, and a file that somebody has broken is replaced.
 	for _, bad := range []remaining.Run{{}, {CPUS: -1}, {CPUS: math.NaN()}, {CPUS: math.Inf(1)}, {CPUS: 1, Steps: -1}, {CPUS: 1, Steps: math.NaN()}} {
 		must.Error(t, Add(dir, key("mlp"), bad))
 	}
 	must.Error(t, Add(dir, key(strings.Repeat("x", 300)), remaining.Run{CPUS: 1}))
 	must.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
 	_, err = Find(dir, key("mlp"))
-	must.ErrorContains(t, err, "reading the runs of earlier jobs")
+	must.ErrorContains(t, err, "reading the history of runs")
 	must.NoError(t, Add(dir, key("mlp"), remaining.Run{CPUS: 1}))
 	must.NoError(t, os.WriteFile(file, []byte(`[{"job":"a","cpu_s":-5},{"job":"b","cpu_s":5}]`), 0o600))
 	_, err = Find(dir, Key{Job: "a"})
@@ -65,7 +64,6 @@ func TestHistory(t *testing.T) {
 	must.Eq(t, remaining.Run{CPUS: 5}, run)
 }
 
-// However many jobs there are, the file is bounded, and can be read.
 func TestHistory_bounded(t *testing.T) {
 	at := t.TempDir()
 	dir := private.Open(at)

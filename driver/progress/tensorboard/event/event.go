@@ -13,13 +13,13 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Version is the file_version that the first event of a file has.
+// Version is the file_version of a file's first event.
 const Version = "brain.Event:2"
 
-// ErrMalformed means that a record is not an Event, though its checksum is right.
+// ErrMalformed means that a record with a valid checksum is no Event.
 var ErrMalformed = errors.New("the record is no TensorBoard event")
 
-// Scalar is one number under one tag.
+// Scalar is a number with a tag.
 type Scalar struct {
 	Tag   string
 	Step  int64
@@ -27,16 +27,16 @@ type Scalar struct {
 	Value float64 // may be NaN or ±Inf
 }
 
-// Event is what a record holds, as far as we look.
+// Event is the content of a record that is used here.
 type Event struct {
 	Wall    float64
 	Step    int64
-	Version string // of the first event of a file; empty in others
+	Version string // of a file's first event, else ""
 	Scalars []Scalar
-	Other   int // values that are no scalars: pictures, histograms, texts
+	Other   int // values that are no scalars: images, histograms, texts
 }
 
-// The types that a scalar may have here. A tensor of another type is none.
+// Types of tensors that can be scalars.
 const (
 	typeFloat    = 1
 	typeDouble   = 2
@@ -46,7 +46,7 @@ const (
 	typeHalf     = 19
 )
 
-// Numbers of the fields, from the .proto files.
+// Field numbers from the .proto files.
 const (
 	eventWall    = 1
 	eventStep    = 2
@@ -83,26 +83,26 @@ const (
 	dimSize      = 1
 )
 
-// FileName is the name that TensorBoard's own writers would give a file: it must
-// hold "tfevents" to be found, and sorts by time.
+// FileName is a file's name as by TensorBoard's writers; it contains "tfevents" and
+// sorts by time.
 func FileName(created time.Time, host string, pid int) string {
 	return fmt.Sprintf("events.out.tfevents.%010d.%s.%d.0", created.Unix(), host, pid)
 }
 
-// EncodeVersion encodes the event that a file begins with.
+// EncodeVersion encodes a file's first event.
 func EncodeVersion(wall float64) []byte {
 	b := appendDouble(nil, eventWall, wall)
 	b = protowire.AppendTag(b, eventVersion, protowire.BytesType)
 	return protowire.AppendString(b, Version)
 }
 
-// EncodeSimple encodes an event with a simple_value, which has 32 bits.
+// EncodeSimple encodes an event with a simple_value of 32 bits.
 func EncodeSimple(s Scalar) []byte {
 	return encode(s, protowire.AppendFixed32(
 		protowire.AppendTag(nil, valueSimple, protowire.Fixed32Type), math.Float32bits(float32(s.Value))))
 }
 
-// EncodeTensor encodes an event with a tensor of one number of 32 bits, as TensorFlow 2
+// EncodeTensor encodes an event with a tensor of one 32-bit number, as TensorFlow 2
 // does.
 func EncodeTensor(s Scalar) []byte {
 	t := []byte{tensorType << 3, typeFloat, tensorShape<<3 | 2, 0} // a shape without dimensions
@@ -111,7 +111,6 @@ func EncodeTensor(s Scalar) []byte {
 	return encodeTensor(s, t)
 }
 
-// encodeTensor makes an event of a tensor.
 func encodeTensor(s Scalar, tensor []byte) []byte {
 	wrap := func(b []byte, number protowire.Number, data []byte) []byte {
 		return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), data)
@@ -120,7 +119,7 @@ func encodeTensor(s Scalar, tensor []byte) []byte {
 	return encode(s, wrap(v, valueMetadata, wrap(nil, metadataPlugin, wrap(nil, pluginName, []byte("scalars")))))
 }
 
-// encode makes an event of a Summary.Value that lacks its tag.
+// encode makes an event from a Summary.Value without its tag.
 func encode(s Scalar, value []byte) []byte {
 	v := protowire.AppendTag(nil, valueTag, protowire.BytesType)
 	v = protowire.AppendString(v, s.Tag)
@@ -139,8 +138,8 @@ func appendDouble(b []byte, number protowire.Number, v float64) []byte {
 	return protowire.AppendFixed64(protowire.AppendTag(b, number, protowire.Fixed64Type), math.Float64bits(v))
 }
 
-// Decode reads an event. It fails with ErrMalformed on what is no message of protocol
-// buffers; a value that is no scalar, or one that cannot be read, is counted in Other.
+// Decode decodes an event. ErrMalformed means that it is no protocol buffer message;
+// values that are no readable scalars are counted in Other.
 func Decode(data []byte) (Event, error) {
 	var e Event
 	err := fields(data, func(f field) error {
@@ -170,7 +169,7 @@ func Decode(data []byte) (Event, error) {
 	if err != nil {
 		return Event{}, err
 	}
-	for i := range e.Scalars { // in whatever order the fields came
+	for i := range e.Scalars { // fields may come in any order
 		e.Scalars[i].Step, e.Scalars[i].Wall = e.Step, e.Wall
 	}
 	return e, nil
@@ -192,7 +191,7 @@ func decodeValue(b []byte) (s Scalar, ok bool, err error) {
 			foreign = plugin != "" && plugin != "scalars" && class != classScalar
 			return err
 		case f.of == valueOldHisto, f.of == valueImage, f.of == valueHisto, f.of == valueAudio:
-			ok = false // one of these or a number; the last one counts
+			ok = false // the last one of these and a number counts
 		}
 		return nil
 	})
@@ -217,13 +216,12 @@ func decodeMetadata(b []byte) (plugin string, class uint64, err error) {
 	return plugin, class, err
 }
 
-// decodeTensor returns the number of a tensor that has just one.
 func decodeTensor(b []byte) (v float64, ok bool, err error) {
 	var kind uint64
 	var content []byte
 	var count [tensorHalf + 1]int // of the elements in each list
 	var first [tensorHalf + 1]uint64
-	single := true // as the shape says
+	single := true // according to the shape
 	err = fields(b, func(f field) error {
 		switch {
 		case f.is(tensorType, protowire.VarintType):
@@ -287,7 +285,7 @@ func decodeTensor(b []byte) (v float64, ok bool, err error) {
 		v = half(uint16(n))
 	case typeBFloat16:
 		n, ok = one(tensorHalf, 2)
-		v = float64(math.Float32frombits(uint32(n) << 16)) // the upper half of one
+		v = float64(math.Float32frombits(uint32(n) << 16)) // the upper half of a float32
 	case typeInt32:
 		n, ok = one(tensorInt, 4)
 		v = float64(int32(n))
@@ -298,7 +296,6 @@ func decodeTensor(b []byte) (v float64, ok bool, err error) {
 	return v, ok, nil
 }
 
-// field is one field of a message, with its value in number or bytes.
 type field struct {
 	of     protowire.Number
 	kind   protowire.Type
@@ -308,7 +305,7 @@ type field struct {
 
 func (f field) is(of protowire.Number, kind protowire.Type) bool { return f.of == of && f.kind == kind }
 
-// each gives the elements of a repeated number, packed or not.
+// each yields the elements of a repeated number, packed or not.
 func (f field) each(do func(uint64)) error {
 	if f.kind != protowire.BytesType {
 		do(f.number)
@@ -336,8 +333,7 @@ func (f field) each(do func(uint64)) error {
 	return nil
 }
 
-// fields gives the fields of a message in their order. Groups, which these messages
-// do not have, are passed over.
+// fields yields the fields of a message in order; groups are skipped.
 func fields(b []byte, do func(field) error) error {
 	for len(b) > 0 {
 		of, kind, n := protowire.ConsumeTag(b)
@@ -371,7 +367,6 @@ func fields(b []byte, do func(field) error) error {
 	return nil
 }
 
-// half reads an IEEE 754 number of 16 bits.
 func half(b uint16) float64 {
 	sign, exponent, fraction := 1.0, int(b>>10&0x1f), float64(b&0x3ff)
 	if b>>15 != 0 {

@@ -29,7 +29,7 @@ func bytesOf(t testing.TB, text string) []byte {
 // a282ead8 is c78ab0e5.
 func TestChecksum(t *testing.T) {
 	must.Eq(t, 0xc78ab0e5, Checksum([]byte("123456789")))
-	must.Eq(t, 0xa282ead8, Checksum(nil)) // of nothing, CRC-32C is 0
+	must.Eq(t, 0xa282ead8, Checksum(nil)) // the CRC-32C of no data is 0
 
 	h := NewChecksum()
 	_, _ = h.Write([]byte("1234"))
@@ -37,8 +37,8 @@ func TestChecksum(t *testing.T) {
 	must.Eq(t, 0xc78ab0e5, Masked(h))
 }
 
-// Every file of TensorBoard's writers begins with these twelve bytes: 24 bytes of
-// data, and their length's checksum.
+// Every file of TensorBoard's writers begins with these twelve bytes: 24 bytes of data,
+// and their length's checksum.
 const begin = "1800000000000000 a37f4b22"
 
 func TestRecord_vector(t *testing.T) {
@@ -49,7 +49,7 @@ func TestRecord_vector(t *testing.T) {
 	record = record[6:]
 	must.Eq(t, bytesOf(t, begin), record[:HeaderSize])
 
-	// The whole of it, with the checksum of the data computed bit by bit.
+	// The whole of it, with the data's checksum computed bit by bit.
 	want := append(bytesOf(t, begin), data...)
 	want = binary.LittleEndian.AppendUint32(want, slowChecksum(data))
 	must.Eq(t, want, record)
@@ -64,8 +64,8 @@ func TestRecord_vector(t *testing.T) {
 	must.Eq(t, Event{Wall: 1.5, Version: Version}, e)
 }
 
-// Checksums that others have computed: TensorBoard's tests have the first record, a
-// file of a logger that uses TensorFlow's own writer the other two.
+// Checksums computed by others: the first record is from TensorBoard's tests, the other
+// two from a logger with TensorFlow's writer.
 func TestRecord_ofOthers(t *testing.T) {
 	for _, text := range []string{
 		begin + "09 0000c025dd75d541 1a0d 627261696e2e4576656e743a31 ecf3328d",
@@ -121,7 +121,7 @@ func TestReadRecord_torn(t *testing.T) {
 	must.Eq(t, 16, n)
 }
 
-// Whichever bit is turned, it is noticed.
+// Every flipped bit is detected.
 func TestReadRecord_corrupt(t *testing.T) {
 	record := AppendRecord(nil, EncodeSimple(Scalar{Tag: "loss", Step: 7, Wall: 3, Value: 0.5}))
 	for i := range record {
@@ -160,7 +160,7 @@ func TestEncodeSimple_vector(t *testing.T) {
 }
 
 // What TensorFlow 2's tf.summary.scalar writes: dtype, a shape without dimensions, a
-// number; and the plugin's name.
+// number, and the plugin's name.
 func TestEncodeTensor_vector(t *testing.T) {
 	const (
 		head = "09 000000000000f83f 10 0a 2a 21 0a 1f 0a 04 6c6f7373 42"
@@ -171,8 +171,8 @@ func TestEncodeTensor_vector(t *testing.T) {
 	must.Eq(t, bytesOf(t, head+"0a 08 01 12 00 22 04 0000803e"+meta), EncodeTensor(Scalar{"loss", 10, 1.5, 0.25}))
 }
 
-// anyTensor encodes an event with a tensor of any type: in the field of its type, or as
-// bytes if content is true. The value must have that type.
+// anyTensor encodes a tensor of any type: in the field of its type or, with content, as
+// bytes. The value must have that type.
 func anyTensor(s Scalar, as int, content bool) []byte {
 	long, short := math.Float64bits(s.Value), math.Float32bits(float32(s.Value))
 	little := binary.LittleEndian
@@ -194,7 +194,6 @@ func anyTensor(s Scalar, as int, content bool) []byte {
 	return encodeTensor(s, message{}.varint(tensorType, uint64(as)).bytes(tensorShape, nil).bytes(c.field, c.value))
 }
 
-// toHalf finds a number of 16 bits.
 func toHalf(v float64) uint16 {
 	for b := range 1 << 16 {
 		if h := half(uint16(b)); h == v && math.Signbit(h) == math.Signbit(v) || math.IsNaN(h) && math.IsNaN(v) {
@@ -215,7 +214,7 @@ func TestDecode_encodings(t *testing.T) {
 					continue
 				}
 				if as == typeHalf && v == 6.5e4 || as == typeBFloat16 && (v == 1234 || v == 6.5e4) {
-					continue // not without rounding
+					continue // not exactly representable
 				}
 				all[fmt.Sprint(as, " value")] = anyTensor(want, as, false)
 				all[fmt.Sprint(as, " content")] = anyTensor(want, as, true)
@@ -242,7 +241,7 @@ func TestDecode_encodings(t *testing.T) {
 	must.Eq(t, 0.1, e.Scalars[0].Value) // all 64 bits
 }
 
-// All numbers of 16 bits: each is greater than the one before, by what its exponent says.
+// All 16-bit numbers: each exceeds the one before by its exponent's unit.
 func TestHalf(t *testing.T) {
 	for b := uint16(0); b < 0x7bff; b++ {
 		step := math.Ldexp(1, max(int(b>>10), 1)-25)
@@ -256,7 +255,6 @@ func TestHalf(t *testing.T) {
 	must.True(t, math.IsNaN(half(0x7e00)) && math.IsNaN(half(0xfc01)))
 }
 
-// message is a protocol buffer in the making.
 type message []byte
 
 func (m message) bytes(n protowire.Number, b []byte) message {
@@ -343,7 +341,6 @@ func TestDecode_values(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			// Fields that nobody knows, around and before the known ones.
 			unknown := message{}.varint(100, 1).bytes(101, []byte("x")).fixed32(102, 1).fixed64(103, 1).group(104)
 			for _, data := range []message{tc.data, append(unknown, tc.data...)} {
 				data = data.fixed64(eventWall, math.Float64bits(9)).varint(eventStep, 3)
@@ -410,7 +407,7 @@ func FuzzReadRecord(f *testing.F) {
 			return
 		}
 		must.LessEq(t, len(b), n)
-		must.Eq(t, b[:n], AppendRecord(nil, data)) // there is one way to write it
+		must.Eq(t, b[:n], AppendRecord(nil, data)) // the encoding is unique
 	})
 }
 
@@ -442,8 +439,8 @@ func FuzzEvent(f *testing.F) {
 	})
 }
 
-// BenchmarkDecode also decodes what a task may write to keep us busy: generated code makes
-// a message of each of 500,000 empty values, and copies a picture.
+// BenchmarkDecode includes expensive inputs that a task may write: generated code makes
+// a message of each of 500,000 empty values, and copies an image.
 func BenchmarkDecode(b *testing.B) {
 	empty := make([]message, 500_000)
 	for name, data := range map[string][]byte{
