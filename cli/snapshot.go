@@ -5,25 +5,19 @@ package cli
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os/signal"
-	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/hashicorp/cli"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/ebbtide/ebbtide/driver/private"
-	"github.com/ebbtide/ebbtide/shim/cluster"
-	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/top/snapshot"
 )
 
 // snapshotCommand is `ebbtide snapshot`.
@@ -64,9 +58,6 @@ namespaces of the node's jobs.
 const (
 	// fetchWithin bounds how long a node's allocations are asked.
 	fetchWithin = time.Minute
-	// mostAsked is how many allocations are asked, atATime of them side by side.
-	mostAsked = 256
-	atATime   = 8
 	// oldSnapshot is the age from which on people are warned. The driver writes one at each
 	// decision.
 	oldSnapshot = 10 * time.Minute
@@ -102,7 +93,7 @@ func (c snapshotCommand) Run(args []string) int {
 	if err != nil {
 		return c.failed(err)
 	}
-	if at := takenAt(data); at.IsZero() {
+	if at := snapshot.TakenAt(data); at.IsZero() {
 		fmt.Fprintln(c.io.Err, "ebbtide snapshot: warning: the snapshot does not say when it was taken")
 	} else if age := time.Since(at); age > oldSnapshot {
 		fmt.Fprintf(c.io.Err, "ebbtide snapshot: warning: the snapshot is %s old: the plugin may not run, or no task of Ebbtide's does\n", age.Round(time.Second))
@@ -123,141 +114,14 @@ func (c snapshotCommand) Run(args []string) int {
 	return exitOK
 }
 
-// fetchSnapshot fetches the snapshot of a node, or the one in an allocation. With neither
-// the node is the only one that runs Ebbtide.
+// fetchSnapshot fetches the snapshot of a node, or the one in an allocation.
 func fetchSnapshot(ctx context.Context, client *api.Client, node, alloc string) ([]byte, error) {
-	if alloc != "" {
-		id, err := wholeAlloc(ctx, client, alloc)
-		if err != nil {
-			return nil, err
-		}
-		a, err := move.API{Client: client}.Allocation(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		return newest(ctx, client, []*api.Allocation{a})
+	if alloc == "" {
+		return snapshot.OfNode(ctx, client, node)
 	}
-	n, err := ebbtideNode(ctx, client, node)
+	id, err := wholeAlloc(ctx, client, alloc)
 	if err != nil {
 		return nil, err
 	}
-	all, _, err := client.Nodes().Allocations(n.ID, (&api.QueryOptions{}).WithContext(ctx))
-	if err != nil {
-		return nil, fmt.Errorf("listing the allocations of node %s: %w", n.Name, err)
-	}
-	asked := slices.DeleteFunc(all, func(a *api.Allocation) bool {
-		return a.ClientStatus != api.AllocClientStatusRunning || !usesEbbtide(a, n.Drivers)
-	})
-	if len(asked) == 0 {
-		return nil, fmt.Errorf("no task of Ebbtide's runs on node %s, in the namespaces whose jobs the token may read", n.Name)
-	}
-	// It lies in the first of them.
-	slices.SortFunc(asked, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
-	data, err := newest(ctx, client, asked[:min(len(asked), mostAsked)])
-	if err != nil {
-		return nil, fmt.Errorf("node %s: %w", n.Name, err)
-	}
-	return data, nil
-}
-
-// ebbtideNode finds the node that a name or the beginning of an ID means, and for "" the
-// only one that runs Ebbtide's driver.
-func ebbtideNode(ctx context.Context, client *api.Client, name string) (*api.NodeListStub, error) {
-	all, _, err := client.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
-	if err != nil {
-		return nil, fmt.Errorf("listing the nodes: %w", err)
-	}
-	meant, what := slices.DeleteFunc(all, func(n *api.NodeListStub) bool {
-		if name == "" {
-			return !slices.ContainsFunc([]string{"ebbtide", "docker"}, func(driver string) bool { return isEbbtide(driver, n.Drivers) })
-		}
-		return n.Name != name && !strings.HasPrefix(n.ID, name)
-	}), "runs Ebbtide's driver"
-	if name != "" {
-		what = fmt.Sprintf("has the name %q or an ID that begins so", name)
-	}
-	switch len(meant) {
-	case 0:
-		return nil, fmt.Errorf("no node %s", what)
-	case 1:
-		return meant[0], nil
-	}
-	var names []string
-	for _, n := range meant[:min(len(meant), 10)] {
-		names = append(names, fmt.Sprintf("%s (%.8s)", n.Name, n.ID))
-	}
-	return nil, fmt.Errorf("more than one node %s: say which with -node; there are %d, %s", what, len(meant), strings.Join(names, ", "))
-}
-
-// isEbbtide says whether a node's driver of this name is Ebbtide's: under its own name, or
-// in the place of Nomad's docker driver.
-func isEbbtide(driver string, drivers map[string]*api.DriverInfo) bool {
-	d := drivers[driver]
-	return d != nil && (d.Attributes[cluster.Attributes+"version"] != "" || d.Attributes[cluster.AttributesDocker+"version"] != "")
-}
-
-// usesEbbtide says whether an allocation has a task of Ebbtide's.
-func usesEbbtide(a *api.Allocation, drivers map[string]*api.DriverInfo) bool {
-	if a.Job == nil {
-		return false
-	}
-	group := a.Job.LookupTaskGroup(a.TaskGroup)
-	return group != nil && slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return isEbbtide(t.Driver, drivers) })
-}
-
-// newest is the newest of the snapshots that allocations hold.
-func newest(ctx context.Context, client *api.Client, allocs []*api.Allocation) ([]byte, error) {
-	var mu sync.Mutex
-	var found []byte
-	var errs []error
-	var wait sync.WaitGroup
-	slots := make(chan struct{}, atATime)
-	for _, a := range allocs {
-		slots <- struct{}{}
-		wait.Go(func() {
-			defer func() { <-slots }()
-			data, err := snapshotOf(ctx, client, a)
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case errors.Is(err, fs.ErrNotExist):
-			case err != nil:
-				errs = append(errs, err)
-			case found == nil || takenAt(data).After(takenAt(found)):
-				found = data
-			}
-		})
-	}
-	wait.Wait()
-	switch {
-	case found != nil:
-		return found, nil
-	case len(errs) > 0:
-		return nil, errors.Join(errs[:min(len(errs), 3)]...)
-	}
-	return nil, fmt.Errorf("none of %d allocations of Ebbtide's has a snapshot: nothing was decided yet, or the driver is older than this command", len(allocs))
-}
-
-// snapshotOf fetches the snapshot that lies in an allocation.
-func snapshotOf(ctx context.Context, client *api.Client, a *api.Allocation) ([]byte, error) {
-	data, err := move.API{Client: client}.PrivateFile(ctx, a, private.SnapshotName, maxSnapshot)
-	if err != nil {
-		return nil, err
-	}
-	var object map[string]json.RawMessage
-	if err := json.Unmarshal(data, &object); err != nil || object == nil {
-		return nil, fmt.Errorf("the snapshot in allocation %s is not a JSON object: %w", a.ID, cmp.Or(err, errors.New("it is null")))
-	}
-	return data, nil
-}
-
-// takenAt is when a snapshot was taken; zero if it does not say so.
-func takenAt(data []byte) time.Time {
-	var snapshot struct {
-		NowS float64 `json:"now_s"`
-	}
-	if err := json.Unmarshal(data, &snapshot); err != nil || snapshot.NowS <= 0 {
-		return time.Time{}
-	}
-	return time.UnixMilli(int64(snapshot.NowS * 1000))
+	return snapshot.OfAlloc(ctx, client, id)
 }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/top/snapshot"
 )
 
 // nodesFake is a Nomad whose nodes hold snapshots.
@@ -191,11 +193,11 @@ func TestSnapshot(t *testing.T) {
 
 	// A node with more than can be asked is not asked for ever.
 	f = fake()
-	for i := range mostAsked + 10 {
+	for i := range snapshot.MostAsked + 10 {
 		f.alloc(fmt.Sprintf("%04x", i), "aa11", "ebbtide", "")
 	}
-	bad(f, fmt.Sprintf("none of %d allocations", mostAsked))
-	must.Eq(t, mostAsked, f.asked.Load())
+	bad(f, fmt.Sprintf("none of %d allocations", snapshot.MostAsked))
+	must.Eq(t, snapshot.MostAsked, f.asked.Load())
 }
 
 func TestSnapshot_usage(t *testing.T) {

@@ -35,7 +35,7 @@ func orders() []order {
 		{"node", func(a, b Task) int { return cmp.Compare(a.Node, b.Node) }},
 		{"state", func(a, b Task) int { return cmp.Compare(stateRank(a), stateRank(b)) }},
 		{"end", func(a, b Task) int { return earlier(end(a), end(b)) }},
-		{"gap", func(a, b Task) int { return -smaller(gap(a), gap(b)) }},
+		{"gap", func(a, b Task) int { return -smaller(a.Gap(), b.Gap()) }},
 		{"step", func(a, b Task) int { return -smaller(part(a), part(b)) }},
 		{"cpu", func(a, b Task) int { return -smaller(use(a), use(b)) }},
 		{"limit", func(a, b Task) int { return -smaller(limit(a), limit(b)) }},
@@ -87,7 +87,7 @@ func matches(t Task, words []string) bool {
 			has = append(has, string(s.GPU.State))
 		}
 	}
-	has = append(has, state(t))
+	has = append(has, t.State())
 	for i := range has {
 		has[i] = strings.ToLower(has[i])
 	}
@@ -104,9 +104,9 @@ func byName(a, b Task) int {
 		cmp.Compare(a.Task, b.Task), cmp.Compare(a.Alloc, b.Alloc))
 }
 
-// state is what a task is in, in a word: late and what keeps it from running count more
+// State is what a task is in, in a word: late and what keeps it from running count more
 // than its category.
-func state(t Task) string {
+func (t Task) State() string {
 	s := t.Status
 	switch {
 	case t.Stale:
@@ -126,7 +126,7 @@ func state(t Task) string {
 // stateRank orders states: what needs a look comes first.
 func stateRank(t Task) int {
 	known := []string{"stale", "late", "lost", "parked", "paused", "waiting", "move", "B", "NL", "WL", "CL", "S", "G"}
-	if i := slices.Index(known, state(t)); i >= 0 {
+	if i := slices.Index(known, t.State()); i >= 0 {
 		return i
 	}
 	return len(known)
@@ -140,8 +140,9 @@ func end(t Task) time.Time {
 	return t.Status.Fair.Finish
 }
 
-// gap is by how many seconds a task ends later than its twin; NaN if that is not known.
-func gap(t Task) float64 {
+// Gap is by how many seconds a task is expected to end later than its twin; NaN if that is not
+// known.
+func (t Task) Gap() float64 {
 	if t.Status == nil || t.Status.Fair.Finish.IsZero() || t.Status.Fair.FairFinish.IsZero() {
 		return math.NaN()
 	}

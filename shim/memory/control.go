@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/shim/move"
 )
 
 // Pause is what operators have told all shims: to begin no moves.
@@ -111,6 +113,29 @@ func (s Store) Report(ctx context.Context, r Report) error { return s.writeJSON(
 // Reported returns the last report; nil if there is none.
 func (s Store) Reported(ctx context.Context) (*Report, error) {
 	return readJSON[Report](ctx, s, reportName)
+}
+
+// Overview is what is known of the shims. Each part may be nil.
+type Overview struct {
+	Leader *Leader       `json:"leader"`
+	Report *Report       `json:"report"`
+	Pause  *Pause        `json:"pause"`
+	Moves  []move.Record `json:"moves"` // under way
+}
+
+// Overview reads what is known of the shims.
+func (s Store) Overview(ctx context.Context) (o Overview, err error) {
+	if o.Leader, err = s.Leader(ctx); err != nil {
+		return o, err
+	}
+	if o.Report, err = s.Reported(ctx); err != nil {
+		return o, err
+	}
+	if o.Pause, err = s.Paused(ctx); err != nil {
+		return o, err
+	}
+	o.Moves, err = Claims{Store: s}.List(ctx)
+	return o, err
 }
 
 // item is the one that holds an object.

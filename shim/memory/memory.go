@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"path"
 	"slices"
@@ -209,27 +210,52 @@ func (s Store) Note(ctx context.Context, e Entry) error {
 
 // Notes returns what was done, the oldest first.
 func (s Store) Notes(ctx context.Context) ([]Entry, error) {
-	paths, err := s.list(ctx, "moves")
+	known, err := s.NotesSince(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
 	var entries []Entry
-	for _, p := range paths {
-		i, err := s.read(ctx, p)
-		if err != nil {
-			return nil, err
-		}
-		if i == nil {
-			continue
-		}
-		e := Entry{
-			Time: when(i["time"]), Namespace: i["namespace"], Job: i["job"], Alloc: i["alloc"], NewAlloc: i["new_alloc"], From: i["from"], To: i["to"],
-			Policy: i["policy"], Rule: i["rule"], Why: i["why"], Scores: i["scores"], Phase: i["phase"], Error: i["error"], DownS: i["down_s"],
-		}
-		e.DryRun, _ = strconv.ParseBool(i["dry_run"])
-		entries = append(entries, e)
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		entries = append(entries, known[name])
 	}
 	return entries, nil
+}
+
+// NotesSince returns what was done by the paths of its variables, whose order is that of time.
+// What is in before is not read again: an entry never changes.
+func (s Store) NotesSince(ctx context.Context, before map[string]Entry) (map[string]Entry, error) {
+	paths, err := s.list(ctx, "moves")
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	known := make(map[string]Entry, len(paths))
+	reading, ctx := errgroup.WithContext(ctx)
+	reading.SetLimit(atATime)
+	for _, p := range paths {
+		if e, ok := before[p]; ok {
+			mu.Lock()
+			known[p] = e
+			mu.Unlock()
+			continue
+		}
+		reading.Go(func() error {
+			i, err := s.read(ctx, p)
+			if err != nil || i == nil {
+				return err
+			}
+			e := Entry{
+				Time: when(i["time"]), Namespace: i["namespace"], Job: i["job"], Alloc: i["alloc"], NewAlloc: i["new_alloc"], From: i["from"], To: i["to"],
+				Policy: i["policy"], Rule: i["rule"], Why: i["why"], Scores: i["scores"], Phase: i["phase"], Error: i["error"], DownS: i["down_s"],
+			}
+			e.DryRun, _ = strconv.ParseBool(i["dry_run"])
+			mu.Lock()
+			defer mu.Unlock()
+			known[p] = e
+			return nil
+		})
+	}
+	return known, reading.Wait()
 }
 
 // stamp writes a time; "" is none.
