@@ -57,7 +57,7 @@ func (c uiCommand) Run(args []string) int {
 	o := webui.Options{Log: hclog.New(&hclog.LoggerOptions{Name: "ui", Level: hclog.Info, Output: c.io.Err})}
 	flags := c.flags()
 	nomad := nomadFlags(flags)
-	flags.StringVar(&o.Listen, "listen", "127.0.0.1:4680", "")
+	flags.StringVar(&o.Address, "listen", "127.0.0.1:4680", "")
 	flags.StringVar(&o.CertFile, "tls-cert", "", "")
 	flags.StringVar(&o.KeyFile, "tls-key", "", "")
 	flags.StringVar(&o.ShimNamespace, "shim-namespace", leader.Namespace, "")
@@ -69,9 +69,7 @@ func (c uiCommand) Run(args []string) int {
 		return c.refuse(fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	}
 	o.Nomad = *nomad
-	err := o.Validate(func(option string) string {
-		return map[string]string{"listen": "-listen", "cert": "-tls-cert", "key": "-tls-key"}[option]
-	})
+	err := o.UI.Validate("-listen", "-tls-cert", "-tls-key")
 	if err != nil {
 		return c.refuse(err)
 	}

@@ -37,6 +37,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/placement"
 	"github.com/ebbtide/ebbtide/shim/stream"
 	"github.com/ebbtide/ebbtide/shim/web"
+	"github.com/ebbtide/ebbtide/webui"
 )
 
 // Shim is the daemon.
@@ -58,8 +59,8 @@ func New(c config.Config, client *api.Client, holder string, log hclog.Logger) *
 	return &Shim{client: client, log: log, holder: holder, config: c, metrics: web.NewMetrics()}
 }
 
-// Reload sets another configuration. What is said of the cluster, the leader and the web
-// takes effect with the next start.
+// Reload sets another configuration. What is said of the cluster, the leader, the web and
+// the page takes effect with the next start.
 func (s *Shim) Reload(c config.Config) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,6 +83,14 @@ func (s *Shim) Run(ctx context.Context) error {
 	if c.Web.Address != "" {
 		wait.Go(func() {
 			if err := web.Serve(ctx, c.Web.Address, s.metrics, s.health); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	if c.UI.Address != "" {
+		wait.Go(func() {
+			o := webui.Options{UI: c.UI, Nomad: c.Nomad, ShimNamespace: c.Leader.Namespace, ShimPath: c.Leader.Path, Log: s.log.Named("ui")}
+			if err := webui.Serve(ctx, o, func(url string) { s.log.Info("the page is served", "url", url) }); err != nil {
 				cancel(err)
 			}
 		})

@@ -19,7 +19,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -45,41 +44,13 @@ const policyHeader = "default-src 'none'; script-src 'self'; style-src 'self'; i
 
 // Options say what is served, and how.
 type Options struct {
-	Listen            string // host:port
-	CertFile, KeyFile string // TLS; required unless Listen is a loopback address
-
-	Nomad config.Nomad // how the cluster is reached
+	config.UI              // where it is served
+	Nomad     config.Nomad // how the cluster is reached
 	// ShimNamespace and ShimPath are of the shim's variables.
 	ShimNamespace, ShimPath string
 	Log                     hclog.Logger
 
 	times times // of a test; zero: as they are
-}
-
-// Validate reports everything that is wrong. Its errors name options as name does.
-func (o Options) Validate(name func(option string) string) error {
-	var errs []error
-	host, port, err := net.SplitHostPort(o.Listen)
-	if err != nil || port == "" {
-		errs = append(errs, fmt.Errorf("%s: must be host:port, got %q", name("listen"), o.Listen))
-	}
-	switch {
-	case (o.CertFile == "") != (o.KeyFile == ""):
-		errs = append(errs, fmt.Errorf("%s and %s must be set together, got %q and %q", name("cert"), name("key"), o.CertFile, o.KeyFile))
-	case err == nil && o.CertFile == "" && !loopback(host):
-		errs = append(errs, fmt.Errorf("%s: must be a loopback address like 127.0.0.1:4680, or %s and %s must be set: viewers send their Nomad tokens; got %q",
-			name("listen"), name("cert"), name("key"), o.Listen))
-	}
-	return errors.Join(errs...)
-}
-
-// loopback says whether a host is this machine, to itself.
-func loopback(host string) bool {
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback()
 }
 
 // Serve serves the page until ctx ends; ready is told its URL. The error is nil when ctx has ended.
@@ -92,12 +63,12 @@ func Serve(ctx context.Context, o Options, ready func(url string)) error {
 		}
 		creds = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
-	l, err := net.Listen("tcp", o.Listen)
+	l, err := net.Listen("tcp", o.Address)
 	if err != nil {
 		return fmt.Errorf("serving the page: %w", err)
 	}
 	// What a name like "localhost" stands for is known now.
-	open := loopback(hostOf(l.Addr().String()))
+	open := config.Loopback(hostOf(l.Addr().String()))
 	if !open && creds == nil {
 		_ = l.Close()
 		return fmt.Errorf("serving the page: %s is not a loopback address: TLS is required", l.Addr())
@@ -181,7 +152,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	if s.open && !loopback(hostOf(r.Host)) {
+	if s.open && !config.Loopback(hostOf(r.Host)) {
 		// Another name for this address may be a web site's.
 		refuse(w, http.StatusMisdirectedRequest, "this address is served to localhost only")
 		return

@@ -509,37 +509,12 @@ func TestPolicies_unknown(t *testing.T) {
 	must.StrContains(t, body, `"job":"","task":"","namespace":"","alloc":""`)
 }
 
-func TestValidate(t *testing.T) {
-	name := func(option string) string { return "-" + option }
-	for _, tc := range []struct {
-		o    Options
-		want string
-	}{
-		{Options{Listen: "127.0.0.1:4680"}, ""},
-		{Options{Listen: "localhost:0"}, ""},
-		{Options{Listen: "[::1]:4680"}, ""},
-		{Options{Listen: "0.0.0.0:4680", CertFile: "a", KeyFile: "b"}, ""},
-		{Options{Listen: "4680"}, `-listen: must be host:port, got "4680"`},
-		{Options{Listen: ":4680"}, "-listen: must be a loopback address like 127.0.0.1:4680, or -cert and -key must be set"},
-		{Options{Listen: "10.0.0.1:4680"}, "must be a loopback address"},
-		{Options{Listen: "127.0.0.1.evil.example:4680"}, "must be a loopback address"},
-		{Options{Listen: "127.0.0.1:4680", CertFile: "a"}, `-cert and -key must be set together, got "a" and ""`},
-	} {
-		err := tc.o.Validate(name)
-		if tc.want == "" {
-			must.NoError(t, err)
-		} else {
-			must.ErrorContains(t, err, tc.want)
-		}
-	}
-}
-
 // It ends with its context, while a page is open.
 func TestServe(t *testing.T) {
 	c, _, _ := cluster()
 	nomad := httptest.NewServer(c)
 	defer nomad.Close()
-	o := Options{Listen: "127.0.0.1:0", Nomad: config.Nomad{Address: nomad.URL}, ShimNamespace: "default", ShimPath: "ebbtide/shim", Log: hclog.NewNullLogger()}
+	o := Options{UI: config.UI{Address: "127.0.0.1:0"}, Nomad: config.Nomad{Address: nomad.URL}, ShimNamespace: "default", ShimPath: "ebbtide/shim", Log: hclog.NewNullLogger()}
 	ctx, cancel := context.WithCancel(t.Context())
 	urls, done := make(chan string, 1), make(chan error, 1)
 	go func() { done <- Serve(ctx, o, func(url string) { urls <- url }) }()
@@ -551,7 +526,7 @@ func TestServe(t *testing.T) {
 	for f.next() != "" { // what was sent before
 	}
 
-	o.Listen = "127.0.0.1:99999"
+	o.Address = "127.0.0.1:99999"
 	must.ErrorContains(t, Serve(t.Context(), o, nil), "serving the page: ")
 	o.CertFile, o.KeyFile = "none.pem", "none.key"
 	must.ErrorContains(t, Serve(t.Context(), o, nil), "reading the certificate")

@@ -40,7 +40,7 @@ func run() error {
 	defer nomad.Close()
 	leader := config.Default().Leader
 	o := webui.Options{
-		Listen: *listen, Nomad: config.Nomad{Address: nomad.URL}, ShimNamespace: leader.Namespace, ShimPath: leader.Path, Log: hclog.NewNullLogger(),
+		UI: config.UI{Address: *listen}, Nomad: config.Nomad{Address: nomad.URL}, ShimNamespace: leader.Namespace, ShimPath: leader.Path, Log: hclog.NewNullLogger(),
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
