@@ -9,11 +9,11 @@ export default defineConfig({
   testMatch: "*.spec.js",
   outputDir: process.env.EBBTIDE_UI_OUT ?? "out",
   workers: 1,
-  timeout: 60_000,
-  expect: { timeout: 20_000 },
+  timeout: 240_000,
+  expect: { timeout: 90_000 },
   reporter: "list",
   use: {
-    actionTimeout: 30_000,
+    actionTimeout: 90_000,
     ignoreHTTPSErrors: true, // certificates of the test
     viewport: { width: 1360, height: 800 },
     screenshot: "only-on-failure",

@@ -24,9 +24,13 @@ async function frames(page, url, tasks) {
 }
 
 test("10,000 tasks scroll as 60 do", async ({ page }) => {
-  test.setTimeout(400_000);
-  const small = await frames(page, address("EBBTIDE_UI"), 60);
-  const large = await frames(page, address("EBBTIDE_UI_LARGE"), 10_000);
+  test.setTimeout(600_000);
+  // In turn, and the better of two each: the machine does other things, too.
+  const best = (a, b) => ({ median: Math.min(a.median, b.median), rare: Math.min(a.rare, b.rare), rows: Math.max(a.rows, b.rows) });
+  const few = () => frames(page, address("EBBTIDE_UI"), 60);
+  const many = () => frames(page, address("EBBTIDE_UI_LARGE"), 10_000);
+  const [a, b, c, d] = [await few(), await many(), await few(), await many()];
+  const [small, large] = [best(a, c), best(b, d)];
   console.log(`a frame with 60 tasks: median ${small.median.toFixed(1)} ms, 95 % ${small.rare.toFixed(1)} ms; with 10,000: ${large.median.toFixed(1)} ms, ${large.rare.toFixed(1)} ms`);
   expect(large.rows).toBeLessThan(100);
   expect(large.median).toBeLessThan(2 * small.median);
