@@ -84,8 +84,10 @@ func (b *browser) serve(t *testing.T, nomad string, args ...string) string {
 // run runs a file of tests.
 func (b *browser) run(t *testing.T, spec string) {
 	t.Helper()
-	cmd := exec.CommandContext(deadline(t, 10*time.Minute), "npx", "--no-install", "playwright", "test", spec)
+	cmd := exec.CommandContext(deadline(t, 20*time.Minute), "node", "node_modules/@playwright/test/cli.js", "test", spec)
 	cmd.Dir, cmd.Env = b.dir, b.env
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends its browser
+	cmd.WaitDelay = 30 * time.Second
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
 	must.NoError(t, err)

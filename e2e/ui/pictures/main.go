@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -56,6 +57,8 @@ func run() error {
 			cmd := exec.CommandContext(ctx, flag.Arg(0), flag.Args()[1:]...)
 			cmd.Env = append(os.Environ(), "EBBTIDE_UI="+url)
 			cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+			cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends its browser
+			cmd.WaitDelay = 30 * time.Second
 			cancel(cmd.Run())
 		}()
 	})
