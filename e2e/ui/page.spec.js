@@ -63,7 +63,7 @@ test("moves, refusals, time saved, and what each policy would do", async ({ page
   }
   await page.locator("#policies summary").first().click();
   await expect(page.locator("#policies details").first()).toContainText("CPU-seconds");
-  await page.getByLabel("Node").selectOption("train-03");
+  await page.getByRole("combobox", { name: "Node" }).selectOption("train-03");
   await expect(page.locator("#policy-text")).toContainText("on which auto decided");
 });
 
@@ -99,8 +99,8 @@ test("the keyboard gets everywhere", async ({ page }) => {
     await page.keyboard.press("Tab");
     reached.add(await page.evaluate(() => {
       const e = document.activeElement;
-      const visible = getComputedStyle(e).outlineStyle !== "none";
-      return visible ? e.id || e.closest("[id]").id + ":" + e.tagName : "focus is not seen";
+      const visible = e === document.body || getComputedStyle(e).outlineStyle !== "none";
+      return visible ? e.id || `${e.closest("[id]")?.id}:${e.tagName}` : "focus is not seen";
     }));
   }
   expect([...reached]).toEqual(expect.arrayContaining(["nav:A", "token-button", "filter", "namespace", "tasks:BUTTON", "tasks:A"]));

@@ -48,7 +48,7 @@ export class Table {
     this.#scroll = el("div", `scroll ${cls}`, this.table);
     this.#scroll.tabIndex = 0;
     this.#scroll.setAttribute("role", "region");
-    this.#scroll.setAttribute("aria-label", label);
+    this.#scroll.setAttribute("aria-label", `${label}, rows`); // the section has the label already
     this.#scroll.addEventListener("scroll", () => this.#later(), { passive: true });
     this.empty = el("p", "empty", empty);
     parent.append(this.#scroll, this.empty);

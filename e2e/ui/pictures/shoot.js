@@ -10,6 +10,9 @@ const browser = await chromium.launch({ executablePath: process.env.EBBTIDE_CHRO
 const page = await browser.newPage({ viewport: { width: 1280, height: 640 }, colorScheme: "light", timezoneId: "UTC" });
 await page.goto(url);
 await page.waitForSelector("#live.ok");
-await page.waitForSelector("#tasks .spark path");
+await page.waitForFunction(() => {
+  const rows = document.querySelectorAll("#tasks tbody tr:not(.pad)").length;
+  return rows > 0 && document.querySelectorAll("#tasks .spark path").length === rows;
+});
 await page.screenshot({ path: process.argv[2] });
 await browser.close();
