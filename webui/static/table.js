@@ -52,6 +52,7 @@ export class Table {
     this.#scroll.addEventListener("scroll", () => this.#later(), { passive: true });
     this.empty = el("p", "empty", empty);
     parent.append(this.#scroll, this.empty);
+    this.#body.addEventListener("focusin", () => this.#draw()); // the next row is there before the next key
     new ResizeObserver(() => this.#later()).observe(this.#scroll);
     this.#mark();
   }
