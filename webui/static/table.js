@@ -20,6 +20,7 @@ export class Table {
   #scroll;
   #sorted;
   #wanted = false;
+  #drawing = false;
 
   constructor(parent, { label, columns, key, sort, cls = "", empty = "", faint = () => false, onVisible = () => {} }) {
     this.#columns = columns;
@@ -107,18 +108,22 @@ export class Table {
   }
 
   #draw() {
-    if (!this.#scroll.offsetParent) return; // another view is shown
+    if (!this.#scroll.offsetParent || this.#drawing) return; // another view is shown
+    this.#drawing = true;
+    const focused = document.activeElement;
     const first = Math.max(0, Math.floor(this.#scroll.scrollTop / height) - spare);
     const last = Math.min(this.#rows.length, Math.ceil((this.#scroll.scrollTop + this.#scroll.clientHeight) / height) + spare);
     this.above.firstChild.style.height = `${first * height}px`;
     this.below.firstChild.style.height = `${(this.#rows.length - last) * height}px`;
+    // What is not shown any more goes first: a row that moves would lose the focus.
     const keep = new Map();
+    const shown = new Set(this.#rows.slice(first, last).map(this.key));
+    for (const [key, tr] of this.#elements) if (!shown.has(key)) tr.remove();
     let at = this.above;
     for (let i = first; i < last; i++) {
       const row = this.#rows[i];
       const key = this.key(row);
       const tr = this.#elements.get(key) ?? this.#make();
-      this.#elements.delete(key);
       keep.set(key, tr);
       tr.setAttribute("aria-rowindex", String(i + 2));
       tr.className = this.faint(row) ? "faint" : "";
@@ -126,8 +131,9 @@ export class Table {
       if (at.nextSibling !== tr) at.after(tr);
       at = tr;
     }
-    for (const tr of this.#elements.values()) tr.remove();
     this.#elements = keep;
+    if (focused !== document.activeElement && this.#body.contains(focused)) focused.focus({ preventScroll: true }); // it was sorted elsewhere
+    this.#drawing = false;
     this.onVisible(this.#rows.slice(first, last));
   }
 
