@@ -145,6 +145,10 @@ test-release: build nomad ## the Debian package is installed, set up, upgraded u
 $(BIN)/nfpm: tools/go.mod
 	GOFLAGS= $(GO) build -C tools -o ../$@ github.com/goreleaser/nfpm/v2/cmd/nfpm
 
+screenshots: ## the pictures of the documentation that show the page (chromium, npm)
+	npm --prefix e2e/ui ci --silent --no-audit --no-fund --ignore-scripts
+	EBBTIDE_CHROMIUM=$$(command -v chromium) $(GO) run ./e2e/ui/pictures node e2e/ui/pictures/shoot.js docs/ui.png
+
 lint: $(BIN)/misspell ## formatting, go vet, staticcheck; spelling, phrases, links, lengths and commands of the pages
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not formatted:"; echo "$$out"; exit 1; fi
 	$(GO) vet ./...
@@ -172,4 +176,4 @@ bench-cost: build nomad ## what policies, log reading and the plugin cost (20 mi
 clean: ## remove what was built here (the cached Nomad agent stays)
 	rm -rf $(BIN) $(DIST) out e2e/out
 
-.PHONY: docs help build product preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu release release-again test-release lint bench report bench-cost clean
+.PHONY: docs screenshots help build product preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu release release-again test-release lint bench report bench-cost clean

@@ -46,6 +46,7 @@ func commands() map[string]func(IO) cli.Command {
 		"sim":         newSim,
 		"snapshot":    newSnapshot,
 		"top":         newTop,
+		"ui":          newUI,
 		"validate":    newValidate,
 		"version":     newVersion,
 	}

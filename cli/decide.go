@@ -18,10 +18,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
 	shim "github.com/ebbtide/ebbtide/shim/policies"
+	"github.com/ebbtide/ebbtide/top/snapshot"
 )
-
-// maxSnapshot bounds a snapshot, in bytes. A thousand tasks take 0.1 MB.
-const maxSnapshot = 64 << 20
 
 // allPolicies returns the policies of a node, the cluster and a GPU.
 func allPolicies() []policy.Query { return slices.Concat(policies.Queries(), shim.All(), device.All()) }
@@ -115,14 +113,14 @@ func (c decideCommand) Run(args []string) int {
 
 // run decides on the snapshot on stdin.
 func (c decideCommand) run(q policy.Query, compact bool) int {
-	snapshot, err := io.ReadAll(io.LimitReader(c.io.In, maxSnapshot+1))
+	input, err := io.ReadAll(io.LimitReader(c.io.In, snapshot.MaxSize+1))
 	if err != nil {
 		return c.failed(fmt.Errorf("reading the snapshot: %w", err))
 	}
-	if len(snapshot) > maxSnapshot {
-		return c.refuse(fmt.Errorf("snapshot: must be at most %d MiB", maxSnapshot>>20))
+	if len(input) > snapshot.MaxSize {
+		return c.refuse(fmt.Errorf("snapshot: must be at most %d MiB", snapshot.MaxSize>>20))
 	}
-	decisions, err := q.Decide(snapshot)
+	decisions, err := q.Decide(input)
 	if err != nil {
 		// One error per line, beginning with its path.
 		fmt.Fprintln(c.io.Err, err)

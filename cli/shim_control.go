@@ -17,7 +17,6 @@ import (
 	"github.com/hashicorp/cli"
 
 	"github.com/ebbtide/ebbtide/shim/memory"
-	"github.com/ebbtide/ebbtide/shim/move"
 )
 
 // storeHelp documents the flags of storeFlags.
@@ -56,18 +55,8 @@ func (c shimStatusCommand) Run(args []string) int {
 	asJSON := false
 	options := func(flags *flag.FlagSet) { flags.BoolVar(&asJSON, "json", false, "") }
 	return c.withStore(args, c.Help(), options, func(ctx context.Context, store memory.Store) error {
-		var s shimStatus
-		var err error
-		if s.Leader, err = store.Leader(ctx); err != nil {
-			return err
-		}
-		if s.Report, err = store.LoadReport(ctx); err != nil {
-			return err
-		}
-		if s.Pause, err = store.LoadPause(ctx); err != nil {
-			return err
-		}
-		if s.Moves, err = (memory.Claims{Store: store}).List(ctx); err != nil {
+		s, err := store.Overview(ctx)
+		if err != nil {
 			return err
 		}
 		if asJSON {
@@ -82,15 +71,7 @@ func (c shimStatusCommand) Run(args []string) int {
 	})
 }
 
-// shimStatus is the JSON output.
-type shimStatus struct {
-	Leader *memory.Leader `json:"leader"`
-	Report *memory.Report `json:"report"`
-	Pause  *memory.Pause  `json:"pause"`
-	Moves  []move.Record  `json:"moves"`
-}
-
-func (c shimStatusCommand) print(s shimStatus, now time.Time) error {
+func (c shimStatusCommand) print(s memory.Overview, now time.Time) error {
 	w := tabwriter.NewWriter(c.io.Out, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
 	if l := s.Leader; l != nil {

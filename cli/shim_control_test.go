@@ -128,7 +128,7 @@ func TestShim_status(t *testing.T) {
 	} {
 		must.StrContains(t, stdout, want)
 	}
-	var s shimStatus
+	var s memory.Overview
 	_, stdout, _ = ebbtide("", "shim", "status", "-json")
 	must.NoError(t, json.Unmarshal([]byte(stdout), &s))
 	must.Eq(t, r.Reasons, s.Report.Reasons)

@@ -5,25 +5,19 @@ package cli
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os/signal"
-	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/hashicorp/cli"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/ebbtide/ebbtide/driver/private"
-	"github.com/ebbtide/ebbtide/shim/cluster"
-	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/top/snapshot"
 )
 
 type snapshotCommand struct{ command }
@@ -64,8 +58,6 @@ namespaces of the node's jobs.
 
 const (
 	fetchTimeout = time.Minute
-	maxAllocs    = 256
-	maxParallel  = 8
 	// maxSnapshotAge is the age that causes a warning. The driver writes a snapshot with each
 	// decision.
 	maxSnapshotAge = 10 * time.Minute
@@ -101,7 +93,7 @@ func (c snapshotCommand) Run(args []string) int {
 	if err != nil {
 		return c.failed(err)
 	}
-	if at := takenAt(data); at.IsZero() {
+	if at := snapshot.TakenAt(data); at.IsZero() {
 		fmt.Fprintln(c.io.Err, "ebbtide snapshot: warning: the snapshot has no time")
 	} else if age := time.Since(at); age > maxSnapshotAge {
 		fmt.Fprintf(c.io.Err, "ebbtide snapshot: warning: the snapshot is %s old: the driver plugin may not be running, or there are no tasks\n", age.Round(time.Second))
@@ -122,137 +114,14 @@ func (c snapshotCommand) Run(args []string) int {
 	return exitOK
 }
 
-// fetchSnapshot fetches a node's snapshot, or an allocation's. With neither, the only node with
-// Ebbtide is used.
+// fetchSnapshot fetches the snapshot of a node, or the one in an allocation.
 func fetchSnapshot(ctx context.Context, client *api.Client, node, alloc string) ([]byte, error) {
-	if alloc != "" {
-		id, err := resolveAlloc(ctx, client, alloc)
-		if err != nil {
-			return nil, err
-		}
-		a, err := move.API{Client: client}.Allocation(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		return newest(ctx, client, []*api.Allocation{a})
+	if alloc == "" {
+		return snapshot.OfNode(ctx, client, node)
 	}
-	n, err := ebbtideNode(ctx, client, node)
+	id, err := resolveAlloc(ctx, client, alloc)
 	if err != nil {
 		return nil, err
 	}
-	all, _, err := client.Nodes().Allocations(n.ID, (&api.QueryOptions{}).WithContext(ctx))
-	if err != nil {
-		return nil, fmt.Errorf("listing the allocations of node %s: %w", n.Name, err)
-	}
-	asked := slices.DeleteFunc(all, func(a *api.Allocation) bool {
-		return a.ClientStatus != api.AllocClientStatusRunning || !usesEbbtide(a, n.Drivers)
-	})
-	if len(asked) == 0 {
-		return nil, fmt.Errorf("no task runs under Ebbtide on node %s, in the namespaces whose jobs the token can read", n.Name)
-	}
-	// The driver writes it into the oldest allocation.
-	slices.SortFunc(asked, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
-	data, err := newest(ctx, client, asked[:min(len(asked), maxAllocs)])
-	if err != nil {
-		return nil, fmt.Errorf("node %s: %w", n.Name, err)
-	}
-	return data, nil
-}
-
-// ebbtideNode finds a node by name or ID prefix, or for "" the only one with Ebbtide's driver.
-func ebbtideNode(ctx context.Context, client *api.Client, name string) (*api.NodeListStub, error) {
-	all, _, err := client.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
-	if err != nil {
-		return nil, fmt.Errorf("listing the nodes: %w", err)
-	}
-	meant, what := slices.DeleteFunc(all, func(n *api.NodeListStub) bool {
-		if name == "" {
-			return !slices.ContainsFunc([]string{"ebbtide", "docker"}, func(driver string) bool { return isEbbtide(driver, n.Drivers) })
-		}
-		return n.Name != name && !strings.HasPrefix(n.ID, name)
-	}), "has Ebbtide's driver"
-	if name != "" {
-		what = fmt.Sprintf("has the name or ID prefix %q", name)
-	}
-	switch len(meant) {
-	case 0:
-		return nil, fmt.Errorf("no node %s", what)
-	case 1:
-		return meant[0], nil
-	}
-	var names []string
-	for _, n := range meant[:min(len(meant), 10)] {
-		names = append(names, fmt.Sprintf("%s (%.8s)", n.Name, n.ID))
-	}
-	return nil, fmt.Errorf("%d nodes match, choose one with -node: %s", len(meant), strings.Join(names, ", "))
-}
-
-// isEbbtide reports whether the node's driver of that name is Ebbtide's: its own, or replacing
-// Nomad's docker driver.
-func isEbbtide(driver string, drivers map[string]*api.DriverInfo) bool {
-	d := drivers[driver]
-	return d != nil && cluster.DriverAttribute(d.Attributes, "version") != ""
-}
-
-func usesEbbtide(a *api.Allocation, drivers map[string]*api.DriverInfo) bool {
-	if a.Job == nil {
-		return false
-	}
-	group := a.Job.LookupTaskGroup(a.TaskGroup)
-	return group != nil && slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return isEbbtide(t.Driver, drivers) })
-}
-
-func newest(ctx context.Context, client *api.Client, allocs []*api.Allocation) ([]byte, error) {
-	var mu sync.Mutex
-	var found []byte
-	var errs []error
-	var wait sync.WaitGroup
-	slots := make(chan struct{}, maxParallel)
-	for _, a := range allocs {
-		slots <- struct{}{}
-		wait.Go(func() {
-			defer func() { <-slots }()
-			data, err := snapshotOf(ctx, client, a)
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case errors.Is(err, fs.ErrNotExist):
-			case err != nil:
-				errs = append(errs, err)
-			case found == nil || takenAt(data).After(takenAt(found)):
-				found = data
-			}
-		})
-	}
-	wait.Wait()
-	switch {
-	case found != nil:
-		return found, nil
-	case len(errs) > 0:
-		return nil, errors.Join(errs[:min(len(errs), 3)]...)
-	}
-	return nil, fmt.Errorf("none of %d allocations has a snapshot: there was no decision yet, or the driver is older than this command", len(allocs))
-}
-
-func snapshotOf(ctx context.Context, client *api.Client, a *api.Allocation) ([]byte, error) {
-	data, err := move.API{Client: client}.PrivateFile(ctx, a, private.SnapshotName, maxSnapshot)
-	if err != nil {
-		return nil, err
-	}
-	var object map[string]json.RawMessage
-	if err := json.Unmarshal(data, &object); err != nil || object == nil {
-		return nil, fmt.Errorf("the snapshot in allocation %s is not a JSON object: %w", a.ID, cmp.Or(err, errors.New("it is null")))
-	}
-	return data, nil
-}
-
-// takenAt returns a snapshot's time, zero if it has none.
-func takenAt(data []byte) time.Time {
-	var snapshot struct {
-		NowS float64 `json:"now_s"`
-	}
-	if err := json.Unmarshal(data, &snapshot); err != nil || snapshot.NowS <= 0 {
-		return time.Time{}
-	}
-	return time.UnixMilli(int64(snapshot.NowS * 1000))
+	return snapshot.OfAlloc(ctx, client, id)
 }

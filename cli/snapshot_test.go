@@ -16,6 +16,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/top/snapshot"
 )
 
 // nodesFake is a Nomad whose nodes have snapshots.
@@ -189,11 +191,11 @@ func TestSnapshot(t *testing.T) {
 
 	// The number of allocations read is bounded.
 	f = fake()
-	for i := range maxAllocs + 10 {
+	for i := range snapshot.MostAsked + 10 {
 		f.alloc(fmt.Sprintf("%04x", i), "aa11", "ebbtide", "")
 	}
-	bad(f, fmt.Sprintf("none of %d allocations", maxAllocs))
-	must.Eq(t, maxAllocs, f.asked.Load())
+	bad(f, fmt.Sprintf("none of %d allocations", snapshot.MostAsked))
+	must.Eq(t, snapshot.MostAsked, f.asked.Load())
 }
 
 func TestSnapshot_usage(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/placement"
 	"github.com/ebbtide/ebbtide/shim/stream"
 	"github.com/ebbtide/ebbtide/shim/web"
+	"github.com/ebbtide/ebbtide/webui"
 )
 
 type Shim struct {
@@ -44,7 +45,7 @@ func New(c config.Config, client *api.Client, holder string, log hclog.Logger) *
 	return &Shim{client: client, log: log, holder: holder, config: c, metrics: web.NewMetrics()}
 }
 
-// Reload replaces the configuration. The client, leader and web blocks take effect on the next
+// Reload replaces the configuration. The client, leader, web and ui blocks take effect on the next
 // start.
 func (s *Shim) Reload(c config.Config) {
 	s.mu.Lock()
@@ -68,6 +69,14 @@ func (s *Shim) Run(ctx context.Context) error {
 	if c.Web.Address != "" {
 		wait.Go(func() {
 			if err := web.Serve(ctx, c.Web.Address, s.metrics, s.health); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	if c.UI.Address != "" {
+		wait.Go(func() {
+			o := webui.Options{UI: c.UI, Nomad: c.Nomad, ShimNamespace: c.Leader.Namespace, ShimPath: c.Leader.Path, Log: s.log.Named("ui")}
+			if err := webui.Serve(ctx, o, func(url string) { s.log.Info("the page is served", "url", url) }); err != nil {
 				cancel(err)
 			}
 		})

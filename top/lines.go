@@ -54,7 +54,7 @@ func (v *View) tasks(tasks []Task, l Layout) Table {
 		{title: "TASK", rank: 8, least: 4, most: 16, cell: func(t Task) string { return t.Task }},
 		{title: "NODE", rank: 10, least: 4, most: 20, cell: func(t Task) string { return t.Node }},
 		{title: "NAMESPACE", rank: 6, least: 9, most: 16, cell: func(t Task) string { return t.Namespace }},
-		{title: "STATE", rank: 90, least: 6, most: 7, cell: state},
+		{title: "STATE", rank: 90, least: 6, most: 7, cell: Task.State},
 		{title: "METRIC", rank: 85, least: 11, most: 24, cell: known(value)},
 		{title: "CURVE", rank: 40, least: 6, most: 16, cell: func(t Task) string { return strings.Repeat("-", min(len(t.Values), 16)) },
 			draw: func(t Task, width int) string { return l.spark(t.Values, width) }},
@@ -106,7 +106,7 @@ func until(t, now time.Time) string {
 
 // distance renders how much later (+) or sooner (-) than its twin a task finishes.
 func distance(t Task) string {
-	d := gap(t)
+	d := t.Gap()
 	if math.IsNaN(d) || math.Abs(d) > 1e9 {
 		return "-"
 	}
@@ -260,54 +260,30 @@ func (v *View) taskOf(m Move) Key {
 
 // Summary is the cluster in one line.
 func (v *View) Summary(l Layout) string {
-	var cores, used, saved float64
-	stale, late := 0, 0
-	of := make(map[string]int)
-	for _, n := range v.Nodes {
-		if n.Stale {
-			stale++
-		}
-		if n.PoolCores.Known() {
-			cores += float64(n.PoolCores)
-			if n.Use.Known() {
-				used += float64(n.PoolCores * n.Use)
-			}
-		}
-		if n.SavedS.Known() {
-			saved += float64(n.SavedS)
-		}
+	t := v.Totals()
+	parts := []string{plural(t.Nodes, "node")}
+	if t.StaleNodes > 0 {
+		parts[0] += fmt.Sprintf(" (%d stale)", t.StaleNodes)
 	}
-	for _, t := range v.Tasks {
-		if t.Late() {
-			late++
-		}
-		if t.Status != nil && t.Status.Category != "" {
-			of[t.Status.Category]++
-		}
+	pool := number(t.Cores) + " cores"
+	if t.Cores > 0 {
+		pool += " " + percent(t.UsedCores/t.Cores) + " used"
 	}
-	parts := []string{plural(len(v.Nodes), "node")}
-	if stale > 0 {
-		parts[0] += fmt.Sprintf(" (%d stale)", stale)
-	}
-	pool := number(status.Number(cores)) + " cores"
-	if cores > 0 {
-		pool += " " + percent(status.Number(used/cores)) + " used"
-	}
-	tasks := plural(len(v.Tasks), "task")
+	tasks := plural(t.Tasks, "task")
 	if v.Unread > 0 {
 		tasks += fmt.Sprintf(" (%d to be read)", v.Unread)
 	}
 	for _, c := range []string{"NL", "WL", "CL"} {
-		if of[c] > 0 {
-			tasks += fmt.Sprintf(" %d %s", of[c], c)
+		if t.Categories[c] > 0 {
+			tasks += fmt.Sprintf(" %d %s", t.Categories[c], c)
 		}
 	}
-	if late > 0 {
-		tasks += fmt.Sprintf(" %d late", late)
+	if t.Late > 0 {
+		tasks += fmt.Sprintf(" %d late", t.Late)
 	}
 	parts = append(parts, pool, tasks)
-	if saved != 0 {
-		parts = append(parts, "saved "+seconds(status.Number(saved)))
+	if t.SavedS != 0 {
+		parts = append(parts, "saved "+seconds(t.SavedS))
 	}
 	if len(v.Moves) > 0 {
 		parts = append(parts, plural(len(v.Moves), "move"))
@@ -372,7 +348,7 @@ func (v *View) Detail(t *Task, history []status.Row, l Layout) []string {
 			out = append(out, l.cut(fmt.Sprintf("%-10s %s", name, line), l.Width))
 		}
 	}
-	put(fmt.Sprintf("%s/%s  task %s of group %s  %s", t.Namespace, t.Job, t.Task, t.Group, state(*t)))
+	put(fmt.Sprintf("%s/%s  task %s of group %s  %s", t.Namespace, t.Job, t.Task, t.Group, t.State()))
 	row("Allocation", "%s on node %s, running for %s", t.Alloc, cmp.Or(t.Node, t.NodeID), age(t.Started, v.Time))
 	if t.Error != "" {
 		row("Stale", "%s", t.Error)

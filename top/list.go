@@ -33,7 +33,7 @@ func orders() []order {
 		{"node", func(a, b Task) int { return cmp.Compare(a.Node, b.Node) }},
 		{"state", func(a, b Task) int { return cmp.Compare(stateRank(a), stateRank(b)) }},
 		{"end", func(a, b Task) int { return earlier(end(a), end(b)) }},
-		{"gap", func(a, b Task) int { return -smaller(gap(a), gap(b)) }},
+		{"gap", func(a, b Task) int { return -smaller(a.Gap(), b.Gap()) }},
 		{"step", func(a, b Task) int { return -smaller(part(a), part(b)) }},
 		{"cpu", func(a, b Task) int { return -smaller(use(a), use(b)) }},
 		{"limit", func(a, b Task) int { return -smaller(limit(a), limit(b)) }},
@@ -82,7 +82,7 @@ func matches(t Task, words []string) bool {
 			has = append(has, string(s.GPU.State))
 		}
 	}
-	has = append(has, state(t))
+	has = append(has, t.State())
 	for i := range has {
 		has[i] = strings.ToLower(has[i])
 	}
@@ -99,8 +99,8 @@ func byName(a, b Task) int {
 		cmp.Compare(a.Task, b.Task), cmp.Compare(a.Alloc, b.Alloc))
 }
 
-// state is one word for a task: what delays it precedes its category.
-func state(t Task) string {
+// State is one word for a task: what delays it precedes its category.
+func (t Task) State() string {
 	s := t.Status
 	switch {
 	case t.Stale:
@@ -120,7 +120,7 @@ func state(t Task) string {
 // stateRank orders states by the attention they need.
 func stateRank(t Task) int {
 	known := []string{"stale", "late", "lost", "parked", "paused", "waiting", "move", "B", "NL", "WL", "CL", "S", "G"}
-	if i := slices.Index(known, state(t)); i >= 0 {
+	if i := slices.Index(known, t.State()); i >= 0 {
 		return i
 	}
 	return len(known)
@@ -133,8 +133,8 @@ func end(t Task) time.Time {
 	return t.Status.Fair.Finish
 }
 
-// gap is by how many seconds a task finishes later than its twin, NaN if unknown.
-func gap(t Task) float64 {
+// Gap is by how many seconds a task finishes later than its twin, NaN if unknown.
+func (t Task) Gap() float64 {
 	if t.Status == nil || t.Status.Fair.Finish.IsZero() || t.Status.Fair.FairFinish.IsZero() {
 		return math.NaN()
 	}

@@ -197,6 +197,46 @@ func (v *View) Task(k Key) *Task {
 	return nil
 }
 
+// Totals are sums over a whole View.
+type Totals struct {
+	Nodes      int            `json:"nodes"`
+	StaleNodes int            `json:"stale_nodes"`
+	Cores      status.Number  `json:"cores"` // of all pools
+	UsedCores  status.Number  `json:"used_cores"`
+	SavedS     status.Number  `json:"saved_s"`
+	Tasks      int            `json:"tasks"`
+	Late       int            `json:"late"`
+	Categories map[string]int `json:"categories"`
+}
+
+// Totals returns the sums. What is not known of a node counts as 0.
+func (v *View) Totals() Totals {
+	t := Totals{Nodes: len(v.Nodes), Tasks: len(v.Tasks), Categories: make(map[string]int)}
+	for _, n := range v.Nodes {
+		if n.Stale {
+			t.StaleNodes++
+		}
+		if n.PoolCores.Known() {
+			t.Cores += n.PoolCores
+			if n.Use.Known() {
+				t.UsedCores += n.PoolCores * n.Use
+			}
+		}
+		if n.SavedS.Known() {
+			t.SavedS += n.SavedS
+		}
+	}
+	for _, task := range v.Tasks {
+		if task.Late() {
+			t.Late++
+		}
+		if task.Status != nil && task.Status.Category != "" {
+			t.Categories[task.Status.Category]++
+		}
+	}
+	return t
+}
+
 // Namespaces are those of the tasks, in order.
 func (v *View) Namespaces() []string {
 	seen := make(map[string]bool)

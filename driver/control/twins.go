@@ -13,6 +13,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/private"
+	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/driver/twin"
 )
 
@@ -246,20 +247,13 @@ func (c *Controller) reportEnd(t *task, now time.Time) (said bool) {
 	if !ok || c.mode() == plan.ModeNone || ahead.Abs() < took/50 {
 		return false // no twin, or level with it
 	}
-	text := fmt.Sprintf("ended after %v; with its fair share it would have taken %v", round(took), round(took+ahead))
+	ended := status.Ended{Took: took, Fair: took + ahead}
 	if ahead < 0 {
-		text += ": " + why
+		ended.Why = why
 	}
 	t.log.Info("ended", "after", took, "ahead", ahead)
-	t.show.Send("fair-finish", text, now)
+	t.show.Send("fair-finish", ended.String(), now)
 	return true
-}
-
-func round(d time.Duration) time.Duration {
-	if d > 10*time.Minute {
-		return d.Round(time.Minute)
-	}
-	return d.Round(time.Second)
 }
 
 // entitlement is what Nomad gave the task, as the kernel's weight.

@@ -31,6 +31,7 @@ type Config struct {
 	Nomad      Nomad
 	Leader     Leader
 	Web        Web
+	UI         UI
 	Relocation Relocation
 	Placement  Placement
 	Migration  Migration
@@ -148,6 +149,11 @@ type file struct {
 	Web *struct {
 		Address *string `hcl:"address,optional"`
 	} `hcl:"web,block"`
+	UI *struct {
+		Address  *string `hcl:"address,optional"`
+		CertFile *string `hcl:"cert_file,optional"`
+		KeyFile  *string `hcl:"key_file,optional"`
+	} `hcl:"ui,block"`
 	Relocation *struct {
 		Enabled  *bool    `hcl:"enabled,optional"`
 		Interval *string  `hcl:"interval,optional"`
@@ -258,6 +264,11 @@ func (f file) merge(c *Config) error {
 	if w := f.Web; w != nil {
 		set(&c.Web.Address, w.Address)
 	}
+	if u := f.UI; u != nil {
+		set(&c.UI.Address, u.Address)
+		set(&c.UI.CertFile, u.CertFile)
+		set(&c.UI.KeyFile, u.KeyFile)
+	}
 	if r := f.Relocation; r != nil {
 		set(&c.Relocation.Enabled, r.Enabled)
 		duration("relocation.interval", &c.Relocation.Interval, r.Interval)
@@ -342,6 +353,9 @@ func (c Config) Validate() error {
 		if _, _, err := net.SplitHostPort(a); err != nil {
 			bad("web.address: must be host:port, or empty, got %q", a)
 		}
+	}
+	if c.UI != (UI{}) {
+		errs = append(errs, c.UI.Validate("ui.address", "ui.cert_file", "ui.key_file"))
 	}
 	between("relocation.interval", c.Relocation.Interval, c.Interval, 24*time.Hour)
 	if m := c.Relocation.Margin; !(m >= 0 && m < 1) {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/shim/move"
 )
 
 // Pause is an operator's order to all shims to start no moves.
@@ -109,6 +111,29 @@ func (s Store) SaveReport(ctx context.Context, r Report) error {
 // LoadReport returns the last report, nil if there is none.
 func (s Store) LoadReport(ctx context.Context) (*Report, error) {
 	return readJSON[Report](ctx, s, reportName)
+}
+
+// Overview is the state of the shims; each part may be nil.
+type Overview struct {
+	Leader *Leader       `json:"leader"`
+	Report *Report       `json:"report"`
+	Pause  *Pause        `json:"pause"`
+	Moves  []move.Record `json:"moves"` // in progress
+}
+
+// Overview reads the state of the shims.
+func (s Store) Overview(ctx context.Context) (o Overview, err error) {
+	if o.Leader, err = s.Leader(ctx); err != nil {
+		return o, err
+	}
+	if o.Report, err = s.LoadReport(ctx); err != nil {
+		return o, err
+	}
+	if o.Pause, err = s.LoadPause(ctx); err != nil {
+		return o, err
+	}
+	o.Moves, err = Claims{Store: s}.List(ctx)
+	return o, err
 }
 
 // item is the key that holds an object as JSON.

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"path"
 	"slices"
@@ -204,27 +205,52 @@ func (s Store) AddEntry(ctx context.Context, e Entry) error {
 
 // Entries returns all entries, oldest first.
 func (s Store) Entries(ctx context.Context) ([]Entry, error) {
-	paths, err := s.list(ctx, "moves")
+	known, err := s.EntriesSince(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
 	var entries []Entry
-	for _, p := range paths {
-		i, err := s.read(ctx, p)
-		if err != nil {
-			return nil, err
-		}
-		if i == nil {
-			continue
-		}
-		e := Entry{
-			Time: parseTime(i["time"]), Namespace: i["namespace"], Job: i["job"], Alloc: i["alloc"], NewAlloc: i["new_alloc"], From: i["from"], To: i["to"],
-			Policy: i["policy"], Rule: i["rule"], Why: i["why"], Scores: i["scores"], Phase: i["phase"], Error: i["error"], DownS: i["down_s"],
-		}
-		e.DryRun, _ = strconv.ParseBool(i["dry_run"])
-		entries = append(entries, e)
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		entries = append(entries, known[name])
 	}
 	return entries, nil
+}
+
+// EntriesSince returns all entries by their paths, whose order is that of time. Those in before
+// are not read again, since an entry never changes.
+func (s Store) EntriesSince(ctx context.Context, before map[string]Entry) (map[string]Entry, error) {
+	paths, err := s.list(ctx, "moves")
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	known := make(map[string]Entry, len(paths))
+	reading, ctx := errgroup.WithContext(ctx)
+	reading.SetLimit(maxParallel)
+	for _, p := range paths {
+		if e, ok := before[p]; ok {
+			mu.Lock()
+			known[p] = e
+			mu.Unlock()
+			continue
+		}
+		reading.Go(func() error {
+			i, err := s.read(ctx, p)
+			if err != nil || i == nil {
+				return err
+			}
+			e := Entry{
+				Time: parseTime(i["time"]), Namespace: i["namespace"], Job: i["job"], Alloc: i["alloc"], NewAlloc: i["new_alloc"], From: i["from"], To: i["to"],
+				Policy: i["policy"], Rule: i["rule"], Why: i["why"], Scores: i["scores"], Phase: i["phase"], Error: i["error"], DownS: i["down_s"],
+			}
+			e.DryRun, _ = strconv.ParseBool(i["dry_run"])
+			mu.Lock()
+			defer mu.Unlock()
+			known[p] = e
+			return nil
+		})
+	}
+	return known, reading.Wait()
 }
 
 func formatTime(t time.Time) string {

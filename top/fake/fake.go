@@ -13,6 +13,7 @@ import (
 	"math"
 	"net/http"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,6 +35,11 @@ type Cluster struct {
 	Statuses map[string]string // by allocation; others do not run under Ebbtide
 	History  map[string]string // by allocation
 	Claims   []move.Record
+	// Variables are those of the shim beside the claims, by their paths beneath its own.
+	Variables map[string]api.VariableItems
+	Snapshots map[string]string // of nodes' policies, by allocation
+	// Tokens are those that are known; nil: ACLs are off.
+	Tokens map[string]bool
 
 	Hanging map[string]bool // unresponsive nodes, and allocations whose history hangs
 	Broken  map[string]bool // nodes and allocations whose files Nomad fails to read
@@ -45,7 +51,7 @@ type Cluster struct {
 func New() *Cluster {
 	return &Cluster{
 		Statuses: make(map[string]string), History: make(map[string]string), Hanging: make(map[string]bool), Broken: make(map[string]bool), Denied: make(map[string]bool),
-		counts: make(map[string]int),
+		Variables: make(map[string]api.VariableItems), Snapshots: make(map[string]string), counts: make(map[string]int),
 	}
 }
 
@@ -155,7 +161,18 @@ func (c *Cluster) serve(w http.ResponseWriter, r *http.Request) (hang bool) {
 		http.Error(w, "No cluster leader", http.StatusInternalServerError)
 		return false
 	}
+	if c.Tokens != nil && !c.Tokens[r.Header.Get("X-Nomad-Token")] {
+		http.Error(w, "Permission denied", http.StatusForbidden)
+		return false
+	}
 	switch base, name := path.Dir(r.URL.Path), path.Base(r.URL.Path); {
+	case r.URL.Path == "/v1/acl/token/self":
+		c.counts["self"]++
+		if c.Tokens == nil {
+			http.Error(w, "ACL support disabled", http.StatusBadRequest)
+			return false
+		}
+		answer(w, api.ACLToken{Name: "a viewer's"})
 	case r.URL.Path == "/v1/nodes":
 		c.counts["nodes"]++
 		if c.Denied["nodes"] {
@@ -165,7 +182,13 @@ func (c *Cluster) serve(w http.ResponseWriter, r *http.Request) (hang bool) {
 		answer(w, c.Nodes)
 	case r.URL.Path == "/v1/allocations":
 		c.counts["allocations"]++
-		page(w, r, c.Allocs)
+		running := strings.Contains(r.URL.Query().Get("filter"), `"`+api.AllocClientStatusRunning+`"`)
+		page(w, r, slices.DeleteFunc(slices.Clone(c.Allocs), func(a *api.AllocationListStub) bool {
+			return (a.ClientStatus == api.AllocClientStatusRunning) != running
+		}))
+	case name == "allocations" && path.Dir(base) == "/v1/node":
+		c.counts["node"]++
+		answer(w, c.allocationsOf(path.Base(base)))
 	case r.URL.Path == "/v1/vars":
 		c.counts["variables"]++
 		if c.Denied["variables"] {
@@ -173,8 +196,16 @@ func (c *Cluster) serve(w http.ResponseWriter, r *http.Request) (hang bool) {
 			return false
 		}
 		metas := []api.VariableMetadata{}
+		list := func(name string) {
+			if full := shimPath + name; strings.HasPrefix(full, r.URL.Query().Get("prefix")) {
+				metas = append(metas, api.VariableMetadata{Namespace: "default", Path: full})
+			}
+		}
 		for i := range c.Claims {
-			metas = append(metas, api.VariableMetadata{Namespace: "default", Path: fmt.Sprintf("ebbtide/shim/claims/%d", i)})
+			list(fmt.Sprintf("claims/%d", i))
+		}
+		for name := range c.Variables {
+			list(name)
 		}
 		answer(w, metas)
 	case base == "/v1/var/ebbtide/shim/claims":
@@ -186,7 +217,18 @@ func (c *Cluster) serve(w http.ResponseWriter, r *http.Request) (hang bool) {
 		}
 		record, _ := json.Marshal(c.Claims[i])
 		answer(w, api.Variable{Namespace: "default", Path: strings.TrimPrefix(r.URL.Path, "/v1/var/"), ModifyIndex: 7, Items: api.VariableItems{"record": string(record)}})
-	case base == "/v1/client/fs/cat", base == "/v1/client/fs/stream":
+	case strings.HasPrefix(r.URL.Path, "/v1/var/"+shimPath):
+		c.counts["variables"]++
+		items, ok := c.Variables[strings.TrimPrefix(r.URL.Path, "/v1/var/"+shimPath)]
+		switch {
+		case c.Denied["variables"]:
+			http.Error(w, "Permission denied", http.StatusForbidden)
+		case !ok:
+			http.Error(w, "variable not found", http.StatusNotFound)
+		default:
+			answer(w, api.Variable{Namespace: "default", Path: strings.TrimPrefix(r.URL.Path, "/v1/var/"), ModifyIndex: 7, Items: items})
+		}
+	case base == "/v1/client/fs/cat", base == "/v1/client/fs/stream", base == "/v1/client/fs/stat":
 		return c.file(w, r, path.Base(base), name)
 	default:
 		c.counts["unknown"]++
@@ -195,6 +237,27 @@ func (c *Cluster) serve(w http.ResponseWriter, r *http.Request) (hang bool) {
 	return false
 }
 
+// shimPath is where the shim's variables lie.
+const shimPath = "ebbtide/shim/"
+
+// allocationsOf are the allocations of a node as Nomad lists them for it.
+func (c *Cluster) allocationsOf(node string) []*api.Allocation {
+	var all []*api.Allocation
+	for _, a := range c.Allocs {
+		if a.NodeID != node {
+			continue
+		}
+		group := api.NewTaskGroup(a.TaskGroup, 1)
+		for task := range a.TaskStates {
+			group.AddTask(api.NewTask(task, "ebbtide"))
+		}
+		job := &api.Job{ID: &a.JobID, TaskGroups: []*api.TaskGroup{group}}
+		all = append(all, &api.Allocation{ID: a.ID, Namespace: a.Namespace, JobID: a.JobID, Job: job, TaskGroup: a.TaskGroup, NodeID: node, ClientStatus: a.ClientStatus})
+	}
+	return all
+}
+
+// file answers with a file, or says that the request is to hang.
 func (c *Cluster) file(w http.ResponseWriter, r *http.Request, how, id string) (hang bool) {
 	c.counts[how]++
 	var alloc *api.AllocationListStub
@@ -221,6 +284,9 @@ func (c *Cluster) file(w http.ResponseWriter, r *http.Request, how, id string) (
 		return false
 	}
 	text, ok := "", false
+	if r.URL.Query().Get("path") == path.Join(private.DirName, private.SnapshotName) {
+		text, ok = c.Snapshots[id]
+	}
 	for task := range alloc.TaskStates {
 		switch r.URL.Query().Get("path") {
 		case path.Join(private.DirName, private.StatusName(task)):
@@ -233,8 +299,12 @@ func (c *Cluster) file(w http.ResponseWriter, r *http.Request, how, id string) (
 		http.Error(w, "open /nomad/x: no such file or directory", http.StatusInternalServerError)
 		return false
 	}
-	if how == "cat" {
+	switch how {
+	case "cat":
 		_, _ = io.WriteString(w, text)
+		return false
+	case "stat":
+		answer(w, api.AllocFileInfo{Name: id, Size: int64(len(text))})
 		return false
 	}
 	offset, _ := strconv.Atoi(r.URL.Query().Get("offset"))

@@ -1,0 +1,87 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/hashicorp/cli"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/webui"
+)
+
+// uiCommand is `ebbtide ui`.
+type uiCommand struct{ command }
+
+func newUI(io IO) cli.Command { return uiCommand{command{io, "ui"}} }
+
+func (uiCommand) Synopsis() string { return "Serve a web page that shows live what Ebbtide does" }
+
+func (uiCommand) Help() string {
+	return strings.TrimSpace(`
+Usage: ebbtide ui [options]
+
+  Serves a web page that shows what "ebbtide top" shows: nodes, tasks, shared GPUs and
+  moves, with curves, past moves and refusals, the time saved, and what each policy
+  would do now. It reads Nomad's API, and changes nothing.
+
+  On a loopback address, the default, the page reads with this command's own token,
+  for every user of this machine. On other addresses TLS and Nomad's ACLs are
+  required: each viewer gives a Nomad token, and sees what that token may read.
+
+Options:
+
+  -listen ADDRESS        Where the page is served, host:port. Default:
+                         127.0.0.1:4680.
+  -tls-cert FILE         Certificate of the page, PEM. Required unless it is served on
+                         a loopback address.
+  -tls-key FILE          Its key.
+  -shim-namespace NAME   Namespace of the shim's variables, in which moves are
+                         written down. Default: default.
+  -shim-path PATH        Their path. Default: ebbtide/shim.
+
+Where ACLs are on, the token needs node:read, read-job and read-fs in the namespaces
+of the jobs, and to read the shim's variables for moves.
+` + nomadHelp)
+}
+
+func (c uiCommand) Run(args []string) int {
+	leader := config.Default().Leader
+	o := webui.Options{Log: hclog.New(&hclog.LoggerOptions{Name: "ui", Level: hclog.Info, Output: c.io.Err})}
+	flags := c.flags()
+	nomad := nomadFlags(flags)
+	flags.StringVar(&o.Address, "listen", "127.0.0.1:4680", "")
+	flags.StringVar(&o.CertFile, "tls-cert", "", "")
+	flags.StringVar(&o.KeyFile, "tls-key", "", "")
+	flags.StringVar(&o.ShimNamespace, "shim-namespace", leader.Namespace, "")
+	flags.StringVar(&o.ShimPath, "shim-path", leader.Path, "")
+	if status, ok := c.parse(flags, args, c.Help()); !ok {
+		return status
+	}
+	if flags.NArg() > 0 {
+		return c.refuse(fmt.Errorf("unexpected argument %q", flags.Arg(0)))
+	}
+	o.Nomad = *nomad
+	err := o.UI.Validate("-listen", "-tls-cert", "-tls-key")
+	if err != nil {
+		return c.refuse(err)
+	}
+	client, err := nomad.Client()
+	if err != nil {
+		return c.refuse(err)
+	}
+	client.Close() // it could be made: viewers have clients of their own
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if err := webui.Serve(ctx, o, func(url string) { fmt.Fprintf(c.io.Out, "Ebbtide's page is at %s\n", url) }); err != nil {
+		return c.failed(err)
+	}
+	return exitOK
+}

@@ -1,0 +1,46 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+import { address, expect, test } from "./common.js";
+import { test as base } from "@playwright/test";
+
+test("a real task on our page", async ({ page }) => {
+  await page.goto(address("EBBTIDE_UI_REAL"));
+  await page.getByLabel("Secret ID").fill(address("EBBTIDE_TOKEN"));
+  await page.getByRole("button", { name: "Use token" }).click();
+  await expect(page.locator("#live")).toHaveText("Live");
+  const row = page.locator("#tasks tbody tr", { hasText: "long" });
+  await expect(row).toContainText("loss");
+  await expect(row.locator(".spark path")).toHaveAttribute("d", /L/);
+  await row.getByRole("link").click();
+  await expect(page.locator("#task-charts svg")).toHaveCount(4);
+  await expect(page.locator("#task-events")).toContainText("Started");
+  await page.getByRole("link", { name: "Policies" }).click();
+  await expect(page.locator("#policies tbody tr").first()).toContainText("long");
+  await expect(page.getByRole("columnheader", { name: "auto (runs)" })).toBeVisible();
+  await page.getByRole("link", { name: "Time saved" }).click();
+  await expect(page.locator("#jobs")).toContainText("short");
+});
+
+test("a token that may read one namespace sees that one", async ({ page }) => {
+  await page.goto(address("EBBTIDE_UI_REAL"));
+  await page.getByLabel("Secret ID").fill(address("EBBTIDE_TOKEN_NONE"));
+  await page.getByRole("button", { name: "Use token" }).click();
+  await expect(page.locator("#notices")).toContainText("the token is not let in");
+  await expect(page.locator("#tasks tbody tr:not(.pad)")).toHaveCount(0);
+});
+
+// Nomad's own page: its console is its own affair.
+base("the task in Nomad's UI", async ({ page }) => {
+  const nomad = address("EBBTIDE_NOMAD_UI");
+  const alloc = address("EBBTIDE_ALLOC");
+  await page.addInitScript((token) => localStorage.setItem("nomadTokenSecret", token), address("EBBTIDE_TOKEN"));
+  await page.goto(`${nomad}/ui/allocations/${address("EBBTIDE_ALLOC_ENDED")}/train`);
+  await expect(page.locator("[data-test-task-event], .task-events, table").getByText("with its fair share it would have taken").first()).toBeVisible();
+  await page.goto(`${nomad}/ui/allocations/${alloc}/train`);
+  await expect(page.locator(".primary-metric, [data-test-primary-metric]").first().locator("svg").first()).toBeVisible();
+  await page.goto(`${nomad}/ui/allocations/${alloc}/fs/${encodeURIComponent("alloc/data/ebbtide/train.png")}`);
+  const picture = page.locator("img[src*='train.png']");
+  await expect(picture).toBeVisible();
+  await expect.poll(() => picture.evaluate((i) => i.naturalWidth)).toBeGreaterThan(300);
+});

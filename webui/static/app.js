@@ -1,0 +1,618 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+import { chart, spark } from "./chart.js";
+import { Stream, ask, getToken, setToken, tell } from "./stream.js";
+import { Table } from "./table.js";
+import { clock, day, el, fill, inTime, known, moment, num, percent, plural, setText, span } from "./text.js";
+
+const $ = (id) => document.getElementById(id);
+
+// What the server has told, by kind and key. A new stream fills next first, so that what is shown
+// stays until all of it is there.
+const kinds = ["task", "node", "gpu", "move", "done", "ended"];
+const empty = () => ({ head: null, single: {}, ...Object.fromEntries(kinds.map((k) => [k, new Map()])) });
+let data = empty();
+let next = null;
+let pageID = "";
+
+function take(event, message) {
+  if (event === "hello") {
+    next = empty();
+    pageID = message.id;
+    told = "";
+    return;
+  }
+  if (event !== "frame") return;
+  const into = next ?? data;
+  for (const key of message.gone) {
+    const at = key.indexOf(":");
+    into[key.slice(0, at)]?.delete(key.slice(at + 1));
+  }
+  for (const [key, value] of message.set) {
+    const at = key.indexOf(":");
+    if (at < 0) {
+      into.single[key] = value;
+      continue;
+    }
+    value.key = key.slice(at + 1);
+    if (key.startsWith("task:")) {
+      value.words = [value.namespace, value.job, value.group, value.task, value.alloc, value.node, value.state, value.metric, value.rule].join("\n").toLowerCase();
+    }
+    into[key.slice(0, at)]?.set(value.key, value);
+  }
+  into.head = message.head;
+  if (message.more) return;
+  if (next) {
+    data = next;
+    next = null;
+  }
+  live(true, "Live");
+  later();
+}
+
+// The state of the connection.
+function live(ok, text) {
+  const e = $("live");
+  e.className = ok ? "ok" : "off";
+  setText(e, text);
+}
+
+const stream = new Stream(take, (error) => {
+  switch (error.status) {
+    case 401:
+      live(false, "A token is needed");
+      askToken();
+      break;
+    case 403:
+      live(false, "Refused");
+      forget();
+      askToken(error.message);
+      break;
+    default:
+      live(false, "Not connected");
+      notice([["error", `Not connected: ${error.message}. What is shown may be old.`]]);
+  }
+});
+
+/** Forgets what was shown: another token may not read it. */
+function forget() {
+  data = empty();
+  next = null;
+  detail = null;
+  later();
+}
+
+// Drawing: once a frame at most.
+let wanted = false;
+function later() {
+  if (wanted) return;
+  wanted = true;
+  requestAnimationFrame(() => {
+    wanted = false;
+    draw();
+  });
+}
+
+const now = () => (data.head ? Date.parse(data.head.time) : Date.now());
+
+function notice(all) {
+  fill($("notices"), all, () => all.map(([cls, text]) => el("p", `notice ${cls}`, text)));
+}
+
+function draw() {
+  const h = data.head;
+  $("totals").hidden = !h;
+  setText($("updated"), h ? clock(h.time) : "");
+  if (h) {
+    const all = h.error ? [["error", h.error]] : [];
+    for (const n of h.notes ?? []) all.push(["", n]);
+    if (h.empty && !h.error) all.push(["", h.empty]);
+    notice(all);
+    totals(h);
+  }
+  views[view]?.();
+}
+
+function totals(h) {
+  const t = h.totals;
+  const of = (c) => t.categories?.[c] ?? 0;
+  const all = [
+    ["Nodes", t.nodes.toLocaleString("en"), t.stale_nodes ? `${t.stale_nodes} stale` : ""],
+    ["CPU", t.cores ? percent(t.used_cores / t.cores) : "–", t.cores ? `of ${num(t.cores)} cores` : ""],
+    ["Tasks", t.tasks.toLocaleString("en"), [t.late ? `${t.late} late` : "", h.unread ? `${h.unread} to be read` : ""].filter(Boolean).join(", ")],
+    ["Growing, watched, converged", `${of("NL")} / ${of("WL")} / ${of("CL")}`, "", "mid"],
+    ["Time saved", span(t.saved_s), ""],
+    ["Moves under way", String(data.move.size), "", "mid"],
+  ];
+  fill($("totals"), all, () => all.map(([name, value, more, cls]) => el("div", cls ?? "", el("dt", "", name), el("dd", "", value, more ? " " : "", more ? el("small", "", more) : ""))));
+}
+
+// Cells.
+const text = (value) => (row, cell) => setText(cell, value(row) || "–");
+const full = (value) => (row, cell) => {
+  const said = value(row) || "–";
+  setText(cell, said);
+  if (cell.title !== said) cell.title = said;
+};
+const states = {
+  late: "with its fair share it would have ended by now", stale: "it cannot be read at this time", move: "it is being moved", NL: "growing", WL: "watched", CL: "converged",
+  G: "answers faster than asked", S: "answers as asked", B: "answers slower than asked", parked: "its GPU memory is in the host's", paused: "its GPU work is paused",
+  waiting: "it waits for GPU memory", lost: "its GPU memory is lost",
+};
+const tone = (state) => (["late", "lost", "B"].includes(state) ? "bad" : ["stale", "waiting", "parked", "paused", "move"].includes(state) ? "warn" : "");
+function stateCell(row, cell) {
+  fill(cell, row.state, () => {
+    const tag = el("span", `tag ${tone(row.state)}`, row.state);
+    tag.title = states[row.state] ?? "not known yet";
+    return [tag];
+  });
+}
+const link = (href, name) => {
+  const a = el("a", "", name);
+  a.href = href;
+  return a;
+};
+const taskRef = (r) => `#/task/${encodeURIComponent(r.alloc)}/${encodeURIComponent(r.task)}`;
+const jobName = (r) => (r.namespace && r.namespace !== "default" ? `${r.namespace}/${r.job}` : r.job);
+const taskName = (r) => (r.task && r.task !== r.job ? `${jobName(r)} ${r.task}` : jobName(r));
+function taskCell(row, cell) {
+  fill(cell, [taskName(row), taskRef(row)], () => {
+    const a = link(taskRef(row), taskName(row));
+    a.title = `${row.namespace}/${row.job}, group ${row.group}, task ${row.task}, allocation ${row.alloc}`;
+    return [a];
+  });
+}
+const value = (r) => (r.service ? `${num(r.value)} of ${num(r.target)} s` : r.diverged ? `diverged ${r.metric ?? ""}` : known(r.value) ? `${num(r.value)} ${r.metric ?? ""}` : (r.metric ?? ""));
+const gapText = (s) => (known(s) && Math.abs(s) < 1e9 ? (s >= 1 ? "+" : "") + span(s) : "–");
+function gapCell(row, cell) {
+  setText(cell, gapText(row.gap_s));
+  cell.classList.toggle("good", row.gap_s <= -1);
+  cell.classList.toggle("bad", row.gap_s >= 1);
+}
+function cpuCell(row, cell) {
+  fill(cell, [row.use, row.limit], () => {
+    const use = el("i");
+    use.style.width = `${Math.min(100, 100 * (row.use || 0))}%`;
+    const limit = el("b");
+    limit.style.left = `calc(${Math.min(100, 100 * (row.limit ?? 1))}% - 1px)`;
+    const gauge = el("span", "gauge wide", use, limit);
+    gauge.setAttribute("aria-hidden", "true");
+    const whole = (n) => (known(n) ? Math.round(100 * n) : "–");
+    return [gauge, `${whole(row.use)} / ${whole(row.limit)} %`];
+  });
+}
+function curveCell(row, cell) {
+  fill(cell, row.values ?? [], () => ((row.values?.length ?? 0) > 1 ? [spark(row.values)] : []));
+}
+const time = (t) => (t ? Date.parse(t) : NaN);
+
+const tables = {};
+tables.tasks = new Table($("tasks"), {
+  label: "Tasks", cls: "tall", sort: "job", key: (r) => r.key, empty: "No task to show.", faint: (r) => r.stale,
+  onVisible: see,
+  columns: [
+    { key: "job", title: "Job", cls: "w16", sort: (r) => `${r.namespace}/${r.job}/${r.task}`, cell: taskCell },
+    { key: "node", title: "Node", cls: "w8 wide", sort: (r) => r.node, cell: full((r) => r.node) },
+    { key: "state", title: "State", cls: "w5", sort: (r) => r.state, cell: stateCell },
+    { key: "metric", title: "Metric", cls: "w12", sort: (r) => r.value ?? NaN, cell: full(value) },
+    { key: "curve", title: "Curve", cls: "w8 mid", sort: (r) => r.values?.length ?? 0, cell: curveCell },
+    { key: "step", title: "Steps", cls: "w7 num mid", hint: "Part of its steps that it has done", sort: (r) => r.step / r.total, cell: (r, c) => {
+      setText(c, known(r.step) ? (known(r.total) ? percent(r.step / r.total) : num(r.step)) : "–");
+    } },
+    { key: "end", title: "End", cls: "w7 num", hint: "Expected end", sort: (r) => time(r.finish), cell: (r, c) => setText(c, inTime(r.finish, now())) },
+    { key: "gap", title: "Than fair", cls: "w8 num mid", hint: "By how much it ends later than with its fair share (+), or sooner (−)", sort: (r) => r.gap_s ?? NaN, cell: gapCell },
+    { key: "cpu", title: "CPU / limit", cls: "w12 num mid", hint: "CPU used and limit, in percent of the node's pool", sort: (r) => r.use ?? NaN, cell: cpuCell },
+    { key: "why", title: "Why", cls: "wide", hint: "Why it has this limit", sort: (r) => r.rule, cell: full((r) => r.error || r.why || r.rule) },
+  ],
+});
+tables.nodes = new Table($("nodes"), {
+  label: "Nodes", cls: "tall", sort: "name", key: (r) => r.key, empty: "No node to show.", faint: (r) => r.stale,
+  columns: [
+    { key: "name", title: "Node", cls: "w12", sort: (r) => r.name, cell: (r, c) => fill(c, [r.name, r.id], () => [link(`#/policies/${encodeURIComponent(r.id)}`, r.name || r.id)]) },
+    { key: "state", title: "State", cls: "w8", sort: (r) => r.state, cell: (r, c) => {
+      setText(c, r.stale && r.state === "ready" ? "stale" : r.state);
+      c.title = r.error ?? "";
+    } },
+    { key: "pool", title: "Pool", cls: "w6 num", hint: "Cores that are divided", sort: (r) => r.pool_cores ?? NaN, cell: text((r) => num(r.pool_cores)) },
+    { key: "use", title: "Use", cls: "w6 num", sort: (r) => r.use ?? NaN, cell: text((r) => percent(r.use)) },
+    { key: "tasks", title: "Tasks", cls: "w6 num", sort: (r) => r.tasks, cell: text((r) => String(r.tasks)) },
+    { key: "kinds", title: "NL / WL / CL", cls: "w8 num mid", hint: "Growing, watched, converged", sort: (r) => r.categories?.NL ?? 0, cell: text((r) => ["NL", "WL", "CL"].map((k) => r.categories?.[k] ?? 0).join(" / ")) },
+    { key: "services", title: "G / S / B", cls: "w7 num wide", hint: "Services: better than asked, as asked, worse", sort: (r) => r.classes?.B ?? 0, cell: text((r) => ["G", "S", "B"].map((k) => r.classes?.[k] ?? 0).join(" / ")) },
+    { key: "saved", title: "Saved", cls: "w7 num", hint: "By how much earlier tasks have ended than with their fair shares", sort: (r) => r.saved_s ?? NaN, cell: text((r) => span(r.saved_s)) },
+    { key: "left", title: "Left", cls: "w7 num mid", hint: "Time that the pool needs for what is known to be left", sort: (r) => r.remaining_cpu_s / r.pool_cores, cell: text((r) => (known(r.remaining_cpu_s) ? span(r.remaining_cpu_s / r.pool_cores) : "–")) },
+    { key: "policy", title: "Policy", cls: "w6 mid", sort: (r) => r.policy, cell: text((r) => r.policy) },
+    { key: "engine", title: "Engine", cls: "w6 wide", sort: (r) => r.engine, cell: text((r) => r.engine) },
+    { key: "dc", title: "Datacenter", cls: "w8 wide", sort: (r) => r.datacenter, cell: full((r) => r.datacenter) },
+    { key: "version", title: "Version", cls: "w8 wide", sort: (r) => r.version, cell: full((r) => r.version) },
+  ],
+});
+const mib = (key, name, hint) => ({ key, title: name, cls: "w7 num mid", hint, sort: (r) => r[key], cell: text((r) => r[key].toLocaleString("en")) });
+tables.gpus = new Table($("gpus"), {
+  label: "Tasks on shared GPUs", cls: "tall", sort: "card", key: (r) => r.key, empty: "No task has a seat on a shared GPU.",
+  columns: [
+    { key: "card", title: "Card", cls: "w12", sort: (r) => `${r.node} ${r.uuid}`, cell: full((r) => `${r.node} ${r.model} ${r.uuid}`) },
+    { key: "job", title: "Job", cls: "w12", sort: (r) => r.job, cell: taskCell },
+    { key: "state", title: "State", cls: "w6", sort: (r) => r.state, cell: stateCell },
+    mib("held_mib", "Held", "GPU memory that it holds, in MiB"), mib("share_mib", "Share", "GPU memory that it is entitled to, in MiB"), mib("used_mib", "Used", "GPU memory that it uses, in MiB"),
+    mib("parked_mib", "Parked", "Memory that was moved to the host, in MiB"), mib("waiting_mib", "Waiting", "Memory that it waits for, in MiB"),
+    { key: "why", title: "Why", cls: "w20 wide", sort: (r) => r.why, cell: full((r) => r.why) },
+  ],
+});
+tables.moves = new Table($("moves"), {
+  label: "Moves under way", sort: "job", key: (r) => r.key, empty: "None.",
+  columns: [
+    { key: "job", title: "Job", cls: "w16", sort: (r) => jobName(r), cell: full(jobName) },
+    { key: "from", title: "From", cls: "w10", sort: (r) => r.from, cell: full((r) => r.from) },
+    { key: "to", title: "To", cls: "w10", sort: (r) => r.to, cell: full((r) => r.to) },
+    { key: "phase", title: "Phase", cls: "w8", sort: (r) => r.phase, cell: text((r) => r.phase) },
+    { key: "until", title: "Until", cls: "w7 num mid", sort: (r) => time(r.until), cell: (r, c) => setText(c, inTime(r.until, now())) },
+    { key: "owner", title: "Owner", cls: "wide", sort: (r) => r.owner, cell: full((r) => r.owner) },
+  ],
+});
+const result = (r) => (r.Error ? `failed at ${r.Phase}` : r.DryRun ? "dry run" : "moved");
+tables.done = new Table($("done"), {
+  label: "Moves that were made", sort: "-time", key: (r) => r.key, empty: "None is known.",
+  columns: [
+    { key: "time", title: "Time", cls: "w12", sort: (r) => time(r.Time), cell: text((r) => moment(r.Time)) },
+    { key: "job", title: "Job", cls: "w12", sort: (r) => r.Job, cell: full((r) => jobName({ namespace: r.Namespace, job: r.Job })) },
+    { key: "way", title: "From, to", cls: "w12 mid", sort: (r) => r.From, cell: full((r) => `${r.From || "–"} → ${r.To || "–"}`) },
+    { key: "policy", title: "Policy", cls: "w9 wide", sort: (r) => r.Policy, cell: full((r) => r.Policy) },
+    { key: "result", title: "Result", cls: "w7", sort: result, cell: (r, c) => {
+      setText(c, result(r));
+      c.classList.toggle("bad", Boolean(r.Error));
+    } },
+    { key: "down", title: "Stood still", cls: "w7 num mid", sort: (r) => Number(r.DownS || NaN), cell: text((r) => (r.DownS ? span(Number(r.DownS)) : "–")) },
+    { key: "why", title: "Why", cls: "mid", sort: (r) => r.Why, cell: full((r) => [r.Why, r.Error].filter(Boolean).join("; ")) },
+  ],
+});
+tables.refused = new Table($("refused"), {
+  label: "Jobs that are not moved", sort: "job", key: (r) => r.key, empty: "Nothing was said of a job.",
+  columns: [
+    { key: "job", title: "Job", cls: "w16", sort: jobName, cell: full(jobName) },
+    { key: "text", title: "Reason", cls: "", sort: (r) => r.text, cell: full((r) => r.text) },
+  ],
+});
+tables.days = new Table($("days"), {
+  label: "Time saved per day", cls: "narrow", sort: "-day", key: (r) => r.day, empty: "No task is known that has ended beside its fair share.",
+  columns: [
+    { key: "day", title: "Day", cls: "w10", sort: (r) => r.day, cell: text((r) => r.day) },
+    { key: "saved", title: "Saved", cls: "w10 num", sort: (r) => r.saved, cell: savedCell },
+    { key: "tasks", title: "Tasks ended", cls: "w8 num", sort: (r) => r.tasks, cell: text((r) => String(r.tasks)) },
+    { key: "slowed", title: "Of them slowed", cls: "w8 num", sort: (r) => r.slowed, cell: text((r) => String(r.slowed)) },
+  ],
+});
+tables.jobs = new Table($("jobs"), {
+  label: "Time saved per job", cls: "narrow", sort: "-saved", key: (r) => r.name, empty: "No task is known that has ended beside its fair share.",
+  columns: [
+    { key: "job", title: "Job", cls: "w16", sort: (r) => r.name, cell: full((r) => r.name) },
+    { key: "saved", title: "Saved", cls: "w8 num", sort: (r) => r.saved, cell: savedCell },
+    { key: "part", title: "Of its time", cls: "w7 num", sort: (r) => r.saved / r.fair, cell: text((r) => percent(r.saved / r.fair)) },
+    { key: "runs", title: "Runs", cls: "w6 num mid", sort: (r) => r.tasks, cell: text((r) => String(r.tasks)) },
+    { key: "took", title: "Took", cls: "w8 num mid", sort: (r) => r.took, cell: text((r) => span(r.took)) },
+    { key: "fair", title: "With fair share", cls: "w9 num mid", sort: (r) => r.fair, cell: text((r) => span(r.fair)) },
+  ],
+});
+tables.slowed = new Table($("slowed"), {
+  label: "Tasks that are or were slowed", sort: "-by", key: (r) => r.name + r.when, empty: "None that is known.",
+  columns: [
+    { key: "job", title: "Job", cls: "w16", sort: (r) => r.name, cell: (r, c) => (r.ref ? fill(c, [r.name, r.ref], () => [link(r.ref, r.name)]) : fill(c, r.name, () => [r.name])) },
+    { key: "by", title: "Later by", cls: "w8 num", sort: (r) => r.by, cell: text((r) => span(r.by)) },
+    { key: "when", title: "Ended", cls: "w12 mid", sort: (r) => r.when, cell: text((r) => r.when) },
+    { key: "why", title: "Why", cls: "", sort: (r) => r.why, cell: full((r) => r.why) },
+  ],
+});
+function savedCell(row, cell) {
+  setText(cell, span(row.saved));
+  cell.classList.toggle("good", row.saved >= 1);
+  cell.classList.toggle("bad", row.saved <= -1);
+}
+
+// Views.
+let view = "tasks";
+let detail = null; // {alloc, task, answer}
+const views = {
+  tasks() {
+    const all = [...data.task.values()];
+    const names = [...new Set(all.map((r) => r.namespace))].sort();
+    const chosen = $("namespace").value;
+    fill($("namespace"), names, () => ["", ...names].map((n) => {
+      const o = el("option", "", n || "all");
+      o.value = n;
+      o.selected = n === chosen;
+      return o;
+    }));
+    const words = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const rows = all.filter((r) => (!chosen || r.namespace === chosen) && words.every((w) => r.words.includes(w)));
+    setText($("shown"), rows.length === all.length ? plural(rows.length, "task") : `${rows.length.toLocaleString("en")} of ${plural(all.length, "task")}`);
+    tables.tasks.set(rows);
+  },
+  task: drawTask,
+  nodes() {
+    tables.nodes.set([...data.node.values()]);
+  },
+  gpus() {
+    const rows = [];
+    for (const g of data.gpu.values()) {
+      for (const s of g.seats ?? []) rows.push({ ...s, key: `${g.key}/${s.alloc}/${s.task}`, group: "", node: g.node, model: g.model, uuid: g.uuid });
+    }
+    tables.gpus.set(rows);
+  },
+  moves() {
+    const s = data.single.shim;
+    fill($("shim"), s ?? null, () => {
+      if (!s) return ["What the shim does was not read yet."];
+      if (s.error) return [`What the shim does is not known: ${s.error}`];
+      if (!s.leader && !s.report) return ["No shim has led here: nothing moves by itself."];
+      const said = [];
+      if (s.leader) said.push(`${s.leader.leads ? "leader" : "last leader"}: ${s.leader.holder}, since ${moment(s.leader.since)}`);
+      if (s.pause && (!s.pause.until || time(s.pause.until) > now())) said.push(`paused by ${s.pause.by}${s.pause.why ? ": " + s.pause.why : ""}`);
+      if (s.report?.suspended) said.push(`no move may start: ${s.report.suspended}`);
+      if (s.report?.dry_run) said.push("moves are only told: it is a dry run");
+      if (s.report) said.push(`${s.report.in_flight} of ${s.report.in_flight_max} moves in progress, ${s.report.started} of ${s.report.started_max} started within a minute`);
+      if (s.report?.held?.length) said.push(`held for placement: ${s.report.held.join(", ")}`);
+      if (s.report?.reasons_omitted) said.push(`its log has the reasons of ${s.report.reasons_omitted} more jobs`);
+      return [`${said.join("; ")}.`];
+    });
+    tables.moves.set([...data.move.values()]);
+    tables.done.set([...data.done.values()]);
+    tables.refused.set((s?.report?.reasons ?? []).map((r) => ({ ...r, key: `${r.namespace}/${r.job}` })));
+  },
+  saved() {
+    const ended = [...data.ended.values()];
+    const days = new Map();
+    const jobs = new Map();
+    const add = (into, name, fields, e) => {
+      const sum = into.get(name) ?? { ...fields, tasks: 0, slowed: 0, saved: 0, took: 0, fair: 0 };
+      sum.tasks++;
+      sum.saved += e.fair_s - e.took_s;
+      sum.took += e.took_s;
+      sum.fair += e.fair_s;
+      if (e.took_s > e.fair_s) sum.slowed++;
+      into.set(name, sum);
+    };
+    let oldest = "";
+    for (const e of ended) {
+      add(days, day(e.time), { day: day(e.time) }, e);
+      add(jobs, jobName(e), { name: jobName(e) }, e);
+      if (!oldest || e.time < oldest) oldest = e.time;
+    }
+    tables.days.set([...days.values()]);
+    tables.jobs.set([...jobs.values()]);
+    const running = [...data.task.values()].filter((r) => r.late || r.gap_s >= 1);
+    tables.slowed.set([
+      ...running.map((r) => ({ name: taskName(r), ref: taskRef(r), by: known(r.gap_s) ? r.gap_s : NaN, when: "runs", why: r.why })),
+      ...ended.filter((e) => e.took_s > e.fair_s).map((e) => ({ name: taskName(e), by: e.took_s - e.fair_s, when: moment(e.time), why: e.why })),
+    ]);
+    const ahead = [...data.task.values()].reduce((sum, r) => sum + (known(r.gap_s) && Math.abs(r.gap_s) < 1e9 ? -r.gap_s : 0), 0);
+    const said = [`Over all nodes ${span(data.head?.totals.saved_s)} since their plugins began to count. Running tasks are expected to save ${span(ahead)} more.`];
+    const about = data.single.ended;
+    if (about?.error) said.push(`How tasks have ended is not known: ${about.error}.`);
+    else if (about) {
+      said.push(`Below: ${plural(ended.length, "task")} whose allocations Nomad still knows${oldest ? `, since ${moment(oldest)}` : ""}${about.all ? "" : ", of the newest 2,000 allocations"}. One that ended within 2 % of its fair share is not among them.`);
+    }
+    setText($("saved-text"), said.join(" "));
+  },
+  policies() {
+    const nodes = [...data.node.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
+    const select = $("policy-node");
+    fill(select, nodes.map((n) => [n.id, n.name]), () => nodes.map((n) => {
+      const o = el("option", "", n.name || n.id);
+      o.value = n.id;
+      return o;
+    }));
+    if (compared.node && select.value !== compared.node && nodes.some((n) => n.id === compared.node)) select.value = compared.node;
+    if (!compared.asked && select.value) askPolicies();
+  },
+};
+
+// The task of the detail view.
+async function readTask() {
+  const asked = detail;
+  if (!asked) return;
+  try {
+    const answer = await ask("api/task", { alloc: asked.alloc, task: asked.task });
+    if (detail !== asked) return;
+    asked.answer = answer;
+    asked.error = "";
+  } catch (error) {
+    if (detail !== asked) return;
+    asked.error = error.message;
+  }
+  later();
+}
+
+function drawTask() {
+  const t = detail?.answer;
+  const error = [detail?.error, t?.error].filter(Boolean).join("; ");
+  $("task-error").hidden = !error;
+  setText($("task-error"), error);
+  setText($("h-task"), t ? taskName(t) : "Task");
+  setText($("task-why"), t?.status?.why ?? (detail && !t && !error ? "Reading…" : ""));
+  const facts = t ? factsOf(t) : [];
+  fill($("task-facts"), facts, () => facts.flatMap(([name, said]) => [el("dt", "", name), el("dd", "", said)]));
+  const c = t?.curves;
+  const sign = c ? [detail.alloc, detail.task, c.time.length, c.time.at(-1), t.no_curves] : [];
+  fill($("task-charts"), sign, () => {
+    if (!c) return [];
+    if (t.no_curves) return [el("p", "muted", `Its history is not known: ${t.no_curves}`)];
+    return [
+      chart({ title: t.status?.metric || "Metric", times: c.time, lines: [{ name: t.status?.metric || "value", values: c.value }], marks: c.marks }),
+      chart({ title: "CPU, of the node's pool", write: percent, times: c.time, lines: [{ name: "used", values: c.use }, { name: "limit", values: c.limit }], marks: c.marks, bounds: [0, 1] }),
+      chart({ title: "Ahead of its fair share, CPU-seconds", times: c.time, lines: [{ name: "ahead", values: c.ahead }], marks: c.marks }),
+      chart({ title: "Growth, per second", times: c.time, lines: [{ name: "growth", values: c.growth }], marks: c.marks }),
+    ];
+  });
+  const events = [
+    ...(t?.events ?? []).map((e) => [Date.parse(e.time), `${e.type}: ${e.message}`]),
+    ...(c?.marks ?? []).map((m) => [m.time, m.text]),
+  ].sort((a, b) => b[0] - a[0]).slice(0, 100);
+  fill($("task-events"), events, () => (events.length ? events.map(([at, said]) => el("li", "", el("span", "muted", moment(at)), el("span", "", said))) : [el("li", "muted", "None.")]));
+}
+
+function factsOf(t) {
+  const s = t.status;
+  const at = now();
+  const all = [
+    ["Job", `${t.namespace}/${t.job}, group ${t.group}, task ${t.task}`],
+    ["Allocation", `${t.alloc} on node ${t.node}${t.started ? `, runs for ${span((at - Date.parse(t.started)) / 1000)}` : ""}`],
+    ["State", t.state + (states[t.state] ? `: ${states[t.state]}` : "")],
+  ];
+  if (!s) return all;
+  all.push(["Rule", s.rule || "–"]);
+  if (s.kind === "service") {
+    all.push(["Response", `${num(s.target.response_s)} s, asked for ${num(s.target.qoe_s)} s`]);
+  } else {
+    all.push(["Metric", `${s.metric || "?"} = ${num(s.value)} (${s.goal || "–"}), ${plural(s.reports, "report")}`]);
+    all.push(["Steps", known(s.step) ? `${num(s.step)}${known(s.total) ? ` of ${num(s.total)}` : ""}` : "–"]);
+    all.push(["Growth", known(s.growth) ? `${num(s.growth)} per second` : "not measured"]);
+    all.push(["End", s.fair.finish ? `in ${inTime(s.fair.finish, at)}; with its fair share in ${inTime(s.fair.fair_finish, at)}` : "not known"]);
+    all.push(["Left", `${num(s.fair.remaining_cpu_s)} CPU-seconds (${s.fair.remaining_why || "size not known"})`]);
+    all.push(["Ahead", `${num(s.fair.ahead_cpu_s)} CPU-seconds ahead of its fair share`]);
+  }
+  if (known(s.target.acceptable) || known(s.target.objective)) {
+    all.push(["Targets", `acceptable ${num(s.target.acceptable)}, objective ${num(s.target.objective)}: ${s.target.state}`]);
+  }
+  all.push(["CPU", `${percent(s.use)} of a pool of ${num(s.node.pool_cores)} cores, limit ${percent(s.limit.fraction)}; ${num(s.cpu_s)} CPU-seconds so far`]);
+  if (s.limit.error) all.push(["Limit", s.limit.error]);
+  if (known(s.resources.memory_mib)) all.push(["Memory", `${num(s.resources.memory_mib)} MiB`]);
+  if (s.gpu) {
+    all.push(["GPU", [s.gpu.state, s.gpu.why].filter(Boolean).join(": ")]);
+    for (const c of s.gpu.cards ?? []) all.push(["Card", `${c.model} ${c.uuid}: holds ${c.held_mib} of a share of ${c.share_mib} MiB, uses ${c.used_mib}, parked ${c.parked_mib}, waits for ${c.waiting_mib}`]);
+  }
+  if (s.move.state) all.push(["Move", [s.move.state, s.move.why].filter(Boolean).join(": ")]);
+  all.push(["Updated", `${moment(s.updated)}, driver ${s.version}, policy ${s.policy}`]);
+  return all;
+}
+
+// What each policy would do.
+const compared = { node: "", asked: false };
+async function askPolicies() {
+  const node = $("policy-node").value;
+  if (!node) return;
+  compared.node = node;
+  compared.asked = true;
+  setText($("policy-text"), "Asking…");
+  try {
+    const answer = await ask("api/policies", { node });
+    if (compared.node === node) drawPolicies(answer);
+  } catch (error) {
+    if (compared.node !== node) return;
+    $("policies").replaceChildren();
+    delete $("policies").dataset.sign;
+    setText($("policy-text"), error.message);
+  }
+}
+
+function drawPolicies(c) {
+  setText($("policy-text"), `Every policy of a node, asked with the snapshot on which ${c.running || "the node's policy"} decided at ${moment(c.time)}. Limits are parts of the pool. Where moves go is the shim's to decide, and is not asked here.`);
+  fill($("policies"), c, () => {
+    const head = el("tr");
+    const column = (title, cls) => {
+      const th = el("th", cls, title);
+      th.scope = "col";
+      head.append(th);
+      return th;
+    };
+    column("Job");
+    column("In force", "num");
+    for (const p of c.policies) column(p.name === c.running ? `${p.name} (runs)` : p.name, "num").title = p.synopsis;
+    const what = (d) => (d.stop ? "stops" : known(d.limit) ? percent(d.limit) : "no limit");
+    const name = (t) => (t.job ? taskName(t) : "a task that this token may not read");
+    const rows = c.tasks.map((t) => {
+      const th = el("th", "", name(t));
+      th.scope = "row";
+      return el("tr", "", th, el("td", "num", percent(t.limit)), ...t.decisions.map((d) => {
+        if (!d) return el("td", "num muted", "–");
+        const td = el("td", "num", what(d));
+        td.title = `${d.rule}: ${d.why}`;
+        return td;
+      }));
+    });
+    const table = el("table", "vtable matrix", el("thead", "", head), el("tbody", "", ...rows));
+    table.setAttribute("aria-label", "Limits by policy");
+    const box = el("div", "scroll", table);
+    box.tabIndex = 0;
+    box.setAttribute("role", "region");
+    box.setAttribute("aria-label", "Limits by policy");
+    const why = c.tasks.map((t) => el("details", "", el("summary", "", name(t)), el("ul", "", ...t.decisions.map((d, i) =>
+      el("li", "", el("strong", "", c.policies[i].name), d ? ` ${what(d)} (${d.rule}): ${d.why}` : " nothing")))));
+    const cannot = c.policies.filter((p) => p.error).map((p) => el("p", "notice", `${p.name} cannot decide: ${p.error}`));
+    return c.tasks.length ? [box, ...cannot, el("h3", "", "Why"), ...why] : [el("p", "empty", "The snapshot has no tasks.")];
+  });
+}
+
+// What is on the screen is read first, and with curves.
+let told = "";
+let telling = 0;
+function see(rows) {
+  clearTimeout(telling);
+  telling = setTimeout(() => {
+    const keys = rows.slice(0, 200).map((r) => [r.alloc, r.task]);
+    const sign = JSON.stringify(keys);
+    if (!pageID || sign === told) return;
+    told = sign;
+    tell(pageID, keys).catch(() => (told = ""));
+  }, 200);
+}
+
+// Routing.
+function route(focus) {
+  const [, name = "tasks", ...rest] = location.hash.split("/").map(decodeURIComponent);
+  view = views[name] ? name : "tasks";
+  for (const section of document.querySelectorAll("main > section")) section.hidden = section.id !== `view-${view}`;
+  const current = view === "task" ? "tasks" : view;
+  for (const a of $("nav").children) {
+    if (a.hash === `#/${current}`) a.setAttribute("aria-current", "page");
+    else a.removeAttribute("aria-current");
+  }
+  detail = null;
+  if (view === "task") {
+    detail = { alloc: rest[0] ?? "", task: rest[1] ?? "", answer: null, error: "" };
+    readTask();
+  }
+  if (view === "policies") {
+    compared.asked = false;
+    if (rest[0]) compared.node = rest[0];
+  }
+  draw();
+  const title = $(`h-${view}`);
+  document.title = `${title.textContent} – Ebbtide`;
+  if (focus) title.focus();
+}
+
+// The token.
+function askToken(error = "") {
+  const dialog = $("token-dialog");
+  $("token-error").hidden = !error;
+  setText($("token-error"), error);
+  $("token").value = "";
+  if (!dialog.open) dialog.showModal();
+  $("token").focus();
+}
+function useToken(token) {
+  $("token-dialog").close();
+  setToken(token);
+  forget();
+  notice([]);
+  live(false, "Connecting");
+  stream.restart();
+}
+$("token-button").addEventListener("click", () => askToken());
+$("token-forget").addEventListener("click", () => useToken(""));
+$("token-cancel").addEventListener("click", () => $("token-dialog").close());
+$("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const token = $("token").value.trim();
+  if (token) useToken(token);
+});
+
+$("filter").addEventListener("input", later);
+$("namespace").addEventListener("change", later);
+$("policy-node").addEventListener("change", askPolicies);
+$("policy-ask").addEventListener("click", askPolicies);
+addEventListener("hashchange", () => route(true));
+setInterval(readTask, 5000);
+setText($("token-button"), getToken() ? "Token (set)" : "Token");
+route(false);
+stream.start();

@@ -1,0 +1,205 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package webui serves a web page that shows live what Ebbtide does in a cluster: what
+// `ebbtide top` shows, with curves, past moves, time saved, and what each policy would do now.
+//
+// All is read from Nomad's API and nothing is changed. On a loopback address the page reads with
+// the token of the process; a request must then name a loopback host, so that no web site gets in
+// by DNS rebinding. On other addresses TLS is required, and each viewer gives a Nomad token: all
+// that it is shown is read with that token.
+package webui
+
+import (
+	"context"
+	"crypto/tls"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/shim/config"
+)
+
+// static is the page.
+//
+//go:embed static
+var static embed.FS
+
+// TokenHeader carries the viewer's Nomad token, as in Nomad's own API.
+const TokenHeader = "X-Nomad-Token"
+
+// policyHeader is the page's content security policy: nothing comes from elsewhere, nothing is
+// inline, and no string becomes markup or code.
+const policyHeader = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"base-uri 'none'; frame-ancestors 'none'; form-action 'none'; require-trusted-types-for 'script'"
+
+// Options say what is served, and how.
+type Options struct {
+	config.UI              // where it is served
+	Nomad     config.Nomad // how the cluster is reached
+	// ShimNamespace and ShimPath are of the shim's variables.
+	ShimNamespace, ShimPath string
+	Log                     hclog.Logger
+
+	times times // of a test; zero: as they are
+}
+
+// Serve serves the page until ctx ends; ready is told its URL. The error is nil when ctx has ended.
+func Serve(ctx context.Context, o Options, ready func(url string)) error {
+	var creds *tls.Config
+	if o.CertFile != "" {
+		cert, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+		if err != nil {
+			return fmt.Errorf("serving the page: reading the certificate: %w", err)
+		}
+		creds = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	}
+	l, err := net.Listen("tcp", o.Address)
+	if err != nil {
+		return fmt.Errorf("serving the page: %w", err)
+	}
+	// What a name like "localhost" stands for is known now.
+	open := config.Loopback(hostOf(l.Addr().String()))
+	if !open && creds == nil {
+		_ = l.Close()
+		return fmt.Errorf("serving the page: %s is not a loopback address: TLS is required", l.Addr())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s := newServer(ctx, o, open)
+	defer s.wait()
+	server := &http.Server{
+		Handler: s, TLSConfig: creds, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		BaseContext: func(net.Listener) context.Context { return ctx }, // streams end with it
+		ErrorLog:    o.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+	}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		within, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer done()
+		if server.Shutdown(within) != nil {
+			_ = server.Close()
+		}
+	})
+	scheme := "http"
+	if creds != nil {
+		scheme = "https"
+	}
+	ready(scheme + "://" + l.Addr().String() + "/")
+	if creds != nil {
+		err = server.ServeTLS(l, "", "")
+	} else {
+		err = server.Serve(l)
+	}
+	if !stop() {
+		<-stopped
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving the page: %w", err)
+	}
+	return nil
+}
+
+func hostOf(address string) string {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return strings.Trim(address, "[]")
+	}
+	return host
+}
+
+// server is the page's handler.
+type server struct {
+	opts    Options
+	open    bool // on a loopback address: the process's own token may be used
+	watches *watches
+	mux     *http.ServeMux
+}
+
+// newServer returns a handler whose goroutines end with ctx; wait waits for them.
+func newServer(ctx context.Context, o Options, open bool) *server {
+	s := &server{opts: o, open: open, watches: newWatches(ctx, o), mux: http.NewServeMux()}
+	files, err := fs.Sub(static, "static")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	s.mux.Handle("GET /", http.FileServerFS(files))
+	s.mux.HandleFunc("GET /api/events", s.api(s.events))
+	s.mux.HandleFunc("PUT /api/visible", s.api(s.visible))
+	s.mux.HandleFunc("GET /api/task", s.api(s.task))
+	s.mux.HandleFunc("GET /api/policies", s.api(s.policies))
+	return s
+}
+
+func (s *server) wait() { s.watches.wait() }
+
+// ServeHTTP implements http.Handler.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", policyHeader)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	if s.open && !config.Loopback(hostOf(r.Host)) {
+		// Another name for this address may be a web site's.
+		refuse(w, http.StatusMisdirectedRequest, "this address is served to localhost only")
+		return
+	}
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	s.mux.ServeHTTP(w, r)
+}
+
+// api guards what tells something of the cluster.
+func (s *server) api(handle http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !sameOrigin(r) {
+			refuse(w, http.StatusForbidden, "only the page itself may ask this")
+			return
+		}
+		if !s.open && r.Header.Get(TokenHeader) == "" {
+			refuse(w, http.StatusUnauthorized, "a Nomad token is needed")
+			return
+		}
+		handle(w, r)
+	}
+}
+
+// sameOrigin says whether a request comes from the page itself, or from no browser.
+func sameOrigin(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" {
+		return false
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && strings.EqualFold(u.Host, r.Host) && (u.Scheme == "https") == (r.TLS != nil)
+}
+
+// refuse answers with an error, in a sentence for people.
+func refuse(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	fmt.Fprintln(w, text)
+}
+
+// client makes a client of the cluster with a viewer's token; "" is the process's own.
+func (o Options) client(token string) (*api.Client, error) {
+	n := o.Nomad
+	if token != "" {
+		n = config.Nomad{Token: token}.Over(n)
+	}
+	return n.Client()
+}
