@@ -102,7 +102,7 @@ func (c setupCommand) Run(args []string) int {
 		return c.refuse(lines(err)...)
 	}
 	if show {
-		state.Old = nil // print the file whoever wrote the current one
+		state.Old = nil // print the file, also if setup did not write the current one
 	}
 	proposal, err := setup.Propose(state, o)
 	if err != nil {

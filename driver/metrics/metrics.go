@@ -28,7 +28,7 @@ type Metrics struct {
 	Decisions      *prometheus.CounterVec // of tasks, by policy and rule
 	DecisionErrors prometheus.Counter     // snapshots that the policy did not accept
 	Decide         prometheus.Observer    // seconds of a decision over the node
-	Tick           prometheus.Observer    // seconds of a look at the tasks
+	Tick           prometheus.Observer    // seconds of a control pass
 	LimitWrites    Results
 	CPU            prometheus.Counter // seconds used by tasks
 	Throttled      prometheus.Counter // seconds

@@ -122,7 +122,7 @@ func scraped(t *testing.T, text string) {
 	})
 }
 
-// freePort is an address of which a moment ago nobody knew.
+// freePort is an unused address.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
