@@ -62,5 +62,5 @@ func newRow(t top.Task) row {
 	return r
 }
 
-// rand128 is a name that nobody guesses.
+// rand128 is an unguessable name.
 func rand128() string { return rand.Text() }

@@ -29,7 +29,7 @@ type times struct {
 	refresh time.Duration // between two refreshes of nodes and tasks
 	past    time.Duration // between two looks at moves and at tasks that have ended
 	token   time.Duration // after which a token is checked again
-	linger  time.Duration // for how long a cluster is read when nobody looks: a page is reloaded
+	linger  time.Duration // how long a cluster is read on without a viewer, as a page may be reloaded
 	beat    time.Duration // after which a stream says that it is alive
 }
 
@@ -225,7 +225,7 @@ func (v *viewer) wake() {
 	}
 }
 
-// run reads the cluster until nobody has looked for a while, the token does not count any more,
+// run reads the cluster until it has had no viewer for a while, the token does not count any more,
 // or ctx ends. Remove says whether the watch may end.
 func (w *watch) run(ctx context.Context, check func(context.Context) error, remove func() bool) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -318,7 +318,7 @@ type head struct {
 	Empty   string     `json:"empty,omitempty"`
 }
 
-// show takes over what was read, or why nothing was.
+// show publishes what was read, or the error.
 func (w *watch) show(view *top.View, err error) {
 	h := head{Time: time.Now().UTC(), Address: w.client.Address(), Notes: []string{}}
 	found := make(map[string][]byte)
@@ -470,7 +470,7 @@ func (w *watch) since(frame uint64, told map[string]bool) (n news, now uint64, e
 			delete(told, key)
 		}
 	}
-	// Nodes, then tasks; everything in the same order for everybody.
+	// Nodes, then tasks; in the same order for all viewers.
 	slices.SortFunc(n.set, func(a, b change) int { return cmp.Compare(a.key, b.key) })
 	slices.Sort(n.gone)
 	return n, w.frame, nil

@@ -370,7 +370,7 @@ func TestEvents_parts(t *testing.T) {
 	late.until("all tasks", func() bool { return late.count("task:") == setAtATime+200 })
 }
 
-// One reader serves all viewers of a token; it stops when nobody looks, and goes on later.
+// One reader serves all viewers of a token; it stops without viewers, and starts again.
 func TestWatch(t *testing.T) {
 	c, _, _ := cluster()
 	c.Tokens = map[string]bool{"": true, "b": true}
@@ -416,7 +416,7 @@ func TestWatch_limits(t *testing.T) {
 	must.StrContains(t, body, "64 tokens are in use")
 }
 
-// Nomad is away: that is said, and seen to end.
+// Nomad is unreachable: the page says so, until it answers again.
 func TestEvents_down(t *testing.T) {
 	c, _, _ := cluster()
 	c.Down = true
@@ -490,7 +490,7 @@ func TestPolicies(t *testing.T) {
 	c.Unlock()
 	code, body, _ = p.get("/api/policies?node=" + node)
 	must.Eq(t, http.StatusBadGateway, code)
-	must.StrContains(t, body, "has a snapshot: nothing was decided yet")
+	must.StrContains(t, body, "has a snapshot: there was no decision yet")
 }
 
 // A task of a namespace that the token may not read has no name there.

@@ -82,7 +82,7 @@ func Options() []policy.Option {
 		{Name: "docker_outage", Kind: text, Default: `"2m"`, Allowed: "0s to 24h",
 			Doc: "How long Docker may be unreachable before tasks are given up. `0s`: as stock Nomad."},
 		{Name: "metrics_address", Kind: text, Default: `""`, Allowed: "a loopback address with a port, or `unix:` and an absolute path",
-			Doc: "Where [metrics](operations.md#metrics) are served, at `/metrics`. Empty: nowhere."},
+			Doc: "Where [metrics](metrics.md) are served, at `/metrics`. Empty: nowhere."},
 	})
 }
 

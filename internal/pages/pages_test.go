@@ -30,11 +30,12 @@ var budgets = map[string]int{
 	"docs/shim.md":         2100,
 	"docs/sim.md":          800,
 	"docs/evaluation.md":   3800,
-	"docs/dependencies.md": 1150,
+	"docs/dependencies.md": 1200,
+	"docs/metrics.md":      1700,
 }
 
 // inAll is the most words of all of docs.
-const inAll = 34000
+const inAll = 28000
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {

@@ -88,7 +88,7 @@ func unit(name string) string {
 
 func page(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/operations.md")
+	text, err := os.ReadFile("../../docs/metrics.md")
 	must.NoError(t, err)
 	return string(text)
 }
@@ -110,7 +110,7 @@ func TestDocs_metrics(t *testing.T) {
 	_, got, _ := strings.Cut(page(t), "<!-- metrics -->\n")
 	got, _, _ = strings.Cut(got, "<!-- end of metrics -->")
 	if got != want {
-		t.Errorf("docs/operations.md does not have the metrics that there are; it should have\n%s", want)
+		t.Errorf("docs/metrics.md does not have the metrics that there are; it should have\n%s", want)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestAlerts(t *testing.T) {
 	text := read(t, "alerts.yml")
 	alerts := regexp.MustCompile(`(?m)^ +- alert: (\w+)$`).FindAllStringSubmatch(text, -1)
 	must.SliceNotEmpty(t, alerts)
-	for _, needed := range []string{"severity: ", "summary: ", "description: ", "runbook_url: https://github.com/ebbtide/ebbtide/blob/main/docs/operations.md#alerts\n"} {
+	for _, needed := range []string{"severity: ", "summary: ", "description: ", "runbook_url: https://github.com/ebbtide/ebbtide/blob/main/docs/metrics.md#alerts\n"} {
 		must.Eq(t, len(alerts), strings.Count(text, needed), must.Sprint(needed))
 	}
 	tests := read(t, "alerts_test.yml")
@@ -162,7 +162,7 @@ func TestAlerts(t *testing.T) {
 		must.StrContains(t, page(t), "| `"+a[1]+"` |")
 		must.StrContains(t, tests, "alertname: "+a[1]+"\n        eval_time", must.Sprint("it has no test"))
 	}
-	must.StrContains(t, page(t), "\n### Alerts\n")
+	must.StrContains(t, page(t), "\n## Alerts\n")
 }
 
 // board is what is looked at of a dashboard.
