@@ -25,7 +25,7 @@ import (
 	"github.com/ebbtide/ebbtide/top/fake"
 )
 
-// browser is what the page is looked at with.
+// browser runs the tests in JavaScript.
 type browser struct {
 	dir string // of the tests in JavaScript
 	env []string
@@ -64,7 +64,7 @@ func (b *browser) serve(t *testing.T, nomad string, args ...string) string {
 	cmd := exec.CommandContext(ctx, b.cli, append([]string{"ui", "-address", nomad, "-listen", "127.0.0.1:0"}, args...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 20 * time.Second
-	cmd.Env = []string{"HOME=" + t.TempDir()} // no token of somebody's
+	cmd.Env = []string{"HOME=" + t.TempDir()} // no token
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	must.NoError(t, err)
@@ -81,7 +81,6 @@ func (b *browser) serve(t *testing.T, nomad string, args ...string) string {
 	return strings.TrimSpace(line[at:])
 }
 
-// run runs a file of tests.
 func (b *browser) run(t *testing.T, spec string) {
 	t.Helper()
 	cmd := exec.CommandContext(deadline(t, 20*time.Minute), "node", "node_modules/@playwright/test/cli.js", "test", spec)
@@ -93,14 +92,14 @@ func (b *browser) run(t *testing.T, spec string) {
 	must.NoError(t, err)
 }
 
-// madeUp serves a cluster that is made up.
+// madeUp serves a fake cluster.
 func madeUp(t *testing.T, c *fake.Cluster) string {
 	nomad := httptest.NewServer(c)
 	t.Cleanup(nomad.Close)
 	return nomad.URL
 }
 
-// certificate is a pair of options for a certificate that anybody may have made.
+// certificate returns options with a self-signed certificate.
 func certificate(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -111,7 +110,7 @@ func certificate(t *testing.T) []string {
 	return []string{"-tls-cert", cert, "-tls-key", key}
 }
 
-// reachable is a page that is served beyond loopback, and its address from here.
+// reachable serves the page beyond loopback and returns its local address.
 func (b *browser) reachable(t *testing.T, nomad string) string {
 	t.Helper()
 	url := b.serve(t, nomad, append([]string{"-listen", "0.0.0.0:0"}, certificate(t)...)...)
@@ -122,8 +121,8 @@ func (b *browser) reachable(t *testing.T, nomad string) string {
 	return "https://127.0.0.1:" + port
 }
 
-// TestUI looks at the page with a browser: what it shows, whom it refuses, whom it hinders, and
-// whether it is quick with many tasks.
+// TestUI looks at the page with a browser: contents, refused requests, accessibility, and speed
+// with many tasks.
 func TestUI(t *testing.T) {
 	b := newBrowser(t, newHarness(t))
 	b.set("EBBTIDE_UI", b.serve(t, madeUp(t, fake.Example(60))))
@@ -145,8 +144,10 @@ func TestUI(t *testing.T) {
 	t.Run("scale", func(t *testing.T) { b.run(t, "scale.spec.js") })
 }
 
-// TestUINomad looks at a real task on our page, with tokens, and in Nomad's own UI.
+// TestUINomad looks at a real task on our page, with tokens, and in Nomad's own UI. That one
+// requests pictures without a token, so it is the UI of an agent without ACLs.
 func TestUINomad(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	b := newBrowser(t, h)
 	c := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{ACL: true}})
@@ -155,8 +156,13 @@ func TestUINomad(t *testing.T) {
 	short := c.start(t, job{id: "short", tasks: []task{epochs(400)}})
 	c.waitEvent(t, short, "train", "ended after ", "with its fair share it would have taken ")
 
+	open := newCluster(t, h, "exec", clusterOptions{})
+	shown := open.start(t, job{id: "long", tasks: []task{epochs(1e6)}})
+	ended := open.start(t, job{id: "short", tasks: []task{epochs(400)}})
+	open.waitEvent(t, ended, "train", "ended after ", "with its fair share it would have taken ")
+
 	b.set("EBBTIDE_UI_REAL", b.reachable(t, c.agent.Addr))
-	b.set("EBBTIDE_NOMAD_UI", c.agent.Addr)
+	b.set("EBBTIDE_NOMAD_UI", open.agent.Addr)
 	token, err := c.agent.Token(deadline(t, stepDeadline), "viewer", `node { policy = "read" }
 namespace "*" {
   capabilities = ["list-jobs", "read-job", "read-fs"]
@@ -167,7 +173,7 @@ namespace "*" {
 	nothing, err := c.agent.Token(deadline(t, stepDeadline), "nothing", `namespace "default" { capabilities = ["read-job"] }`, 0)
 	must.NoError(t, err)
 	b.set("EBBTIDE_TOKEN_NONE", nothing)
-	b.set("EBBTIDE_ALLOC", long.ID)
-	b.set("EBBTIDE_ALLOC_ENDED", short.ID)
+	b.set("EBBTIDE_ALLOC", shown.ID)
+	b.set("EBBTIDE_ALLOC_ENDED", ended.ID)
 	b.run(t, "nomad.spec.js")
 }

@@ -95,6 +95,10 @@ export class Table {
     this.table.setAttribute("aria-rowcount", String(rows.length + 1));
     this.#scroll.hidden = rows.length === 0;
     this.empty.hidden = rows.length > 0;
+    if (rows.length === 0) { // hidden, it would not be drawn, and keep rows that another token may not read
+      for (const tr of this.#elements.values()) tr.remove();
+      this.#elements = new Map();
+    }
     this.#later();
   }
 
