@@ -390,14 +390,14 @@ func testLeavingPluginKilled(t *testing.T, n gpuNode) {
 		var s struct {
 			Processes []struct {
 				Container struct{ Alloc string }
-				Away      bool
+				Parking   bool
 			}
 		}
 		if err := json.Unmarshal(data, &s); err != nil {
 			return err
 		}
 		for _, p := range s.Processes {
-			if p.Away {
+			if p.Parking {
 				return nil
 			}
 		}

@@ -104,7 +104,7 @@ func testMoveDoesNotSave(t *testing.T, c *cluster) {
 	g.signal(t, "EBBTIDE_CHECKPOINT")
 	c.waitEvent(t, g.alloc, "train", "cannot be moved, keeps running: no checkpoint within 1s of SIGUSR1: no file matches /alloc/data/ckpt-*")
 	st := c.waitStatus(t, g.alloc, "train", "failed to save", func(s status.Status) bool { return s.Move.State == "failed" })
-	must.StrContains(t, st.Move.Why, "nothing matches")
+	must.StrContains(t, st.Move.Why, "no file matches")
 	must.Eq(t, []string{"USR1"}, g.lines(t, "signals"))
 
 	plain := startGoal(t, c, "move-undeclared", shell(preamble+saves+patient))

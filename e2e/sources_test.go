@@ -65,7 +65,7 @@ func measured(t *testing.T, c *cluster, alloc *api.Allocation, metric string) {
 	must.Eq(t, metric, st.Metric)
 	must.Eq(t, "min", st.Goal)
 	must.Between(t, 0.1, float64(st.Value), 3)
-	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot be read"))
+	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot read its progress"))
 }
 
 // endpoint returns the network and listen address of a task that serves at port "metrics".
@@ -93,7 +93,7 @@ func testEndpoint(t *testing.T, c *cluster) {
 	st := c.waitStatus(t, alloc, "train", "measured", func(s status.Status) bool { return s.Reports > 2 && s.Step > 20 && s.Growth.Known() })
 	must.Eq(t, "train_loss", st.Metric)
 	must.Between(t, 0.1, float64(st.Value), 3)
-	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot be read"))
+	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot read its progress"))
 }
 
 // testService reads a response time from a histogram.
@@ -111,7 +111,7 @@ func testService(t *testing.T, c *cluster) {
 	st := c.waitStatus(t, alloc, "train", "measured", func(s status.Status) bool { return s.Class != "" && s.Target.Response > 0 })
 	must.Eq(t, "service", st.Kind)
 	must.Eq(t, 0.5, float64(st.Target.QoE))
-	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot be read"))
+	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot read its progress"))
 }
 
 // testEndpointHTML: an endpoint that serves HTML is reported once, without secrets in the
@@ -128,7 +128,7 @@ func testEndpointHTML(t *testing.T, c *cluster) {
 	must.StrNotContains(t, harness.EventText(ev), "hunter2")
 	must.StrNotContains(t, harness.EventText(ev), "sign in")
 	must.True(t, harness.Alive(c.pid(t, alloc, "train")))
-	must.Eq(t, 1, countEvents(t, c, alloc, "train", "cannot be read"))
+	must.Eq(t, 1, countEvents(t, c, alloc, "train", "cannot read its progress"))
 }
 
 // written is a job whose progress file the test writes.
@@ -145,7 +145,7 @@ func startWritten(t *testing.T, c *cluster, id, format string) *written {
 	k.config = fmt.Sprintf("progress {\n file = \"${NOMAD_ALLOC_DIR}/data/m.%s\"\n}", format)
 	alloc := c.start(t, job{id: id, tasks: []task{k}})
 	c.waitStatus(t, alloc, "train", "waiting", func(s status.Status) bool {
-		return s.Reports == 0 && strings.Contains(s.Why, "m."+format) && strings.Contains(s.Why, "not there yet")
+		return s.Reports == 0 && strings.Contains(s.Why, "m."+format) && strings.Contains(s.Why, "does not exist yet")
 	})
 	return &written{c: c, alloc: alloc, path: filepath.Join(c.agent.AllocDir(alloc.ID), "alloc", "data", "m."+format)}
 }
@@ -187,7 +187,7 @@ func testFileChanges(t *testing.T, c *cluster, format, header string, row func(s
 	w.write(t, w.path, 0, header+row(11, 20)+"\n")
 	w.follows(t, "removed and made again", 1, 11, 20)
 	must.True(t, harness.Alive(pid))
-	must.Eq(t, 0, countEvents(t, c, w.alloc, "train", "cannot be read"))
+	must.Eq(t, 0, countEvents(t, c, w.alloc, "train", "cannot read its progress"))
 }
 
 // testFileHostile replaces the file by a FIFO, which blocks open, and by a link out of the
@@ -238,7 +238,7 @@ func testEventsDamaged(t *testing.T, c *cluster) {
 	_, err = f.Write(data[half:])
 	must.NoError(t, err)
 	c.waitStatus(t, alloc, "train", "read to its end", func(s status.Status) bool { return s.Step == 40 })
-	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot be read"))
+	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot read its progress"))
 
 	// The same with a corrupt byte.
 	again := append([]byte{}, data...)

@@ -26,7 +26,7 @@ test("a token that may read one namespace sees that one", async ({ page }) => {
   await page.goto(address("EBBTIDE_UI_REAL"));
   await page.getByLabel("Secret ID").fill(address("EBBTIDE_TOKEN_NONE"));
   await page.getByRole("button", { name: "Use token" }).click();
-  await expect(page.locator("#notices")).toContainText("the token is not let in");
+  await expect(page.locator("#notices")).toContainText("permission denied: the token needs node:read");
   await expect(page.locator("#tasks tbody tr:not(.pad)")).toHaveCount(0);
 });
 
