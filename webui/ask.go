@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -179,7 +178,7 @@ func compare(data []byte, view *top.View) (comparison, error) {
 		return comparison{}, fmt.Errorf("the snapshot is not what the driver writes: %w", err)
 	}
 	c := comparison{Node: snap.Node, Time: snapshot.TakenAt(data).UTC(), Running: snap.Policy, Policies: []answer{}, Tasks: []asked{}}
-	by := make(map[string]*asked)
+	var ids []string // of c.Tasks
 	for _, t := range snap.Tasks {
 		if t.Ended {
 			continue
@@ -191,14 +190,7 @@ func compare(data []byte, view *top.View) (comparison, error) {
 		} else {
 			a.Alloc, a.Task = "", ""
 		}
-		c.Tasks = append(c.Tasks, a)
-	}
-	i := 0
-	for _, t := range snap.Tasks {
-		if !t.Ended {
-			by[t.ID] = &c.Tasks[i]
-			i++
-		}
+		c.Tasks, ids = append(c.Tasks, a), append(ids, t.ID)
 	}
 	for _, p := range policies.All() {
 		a := answer{Name: p.Name, Synopsis: p.Synopsis}
@@ -206,8 +198,8 @@ func compare(data []byte, view *top.View) (comparison, error) {
 		if err != nil {
 			a.Error = err.Error()
 		}
-		for _, id := range slices.Sorted(maps.Keys(by)) {
-			by[id].Decisions = append(by[id].Decisions, decided[id])
+		for i, id := range ids {
+			c.Tasks[i].Decisions = append(c.Tasks[i].Decisions, decided[id])
 		}
 		c.Policies = append(c.Policies, a)
 	}

@@ -4,7 +4,6 @@
 package webui
 
 import (
-	"crypto/rand"
 	"time"
 
 	"github.com/ebbtide/ebbtide/driver/status"
@@ -61,6 +60,3 @@ func newRow(t top.Task) row {
 	r.Use, r.Limit, r.Rule, r.Why = s.Use, s.Limit.Fraction, s.Rule, s.Why
 	return r
 }
-
-// rand128 is an unguessable name.
-func rand128() string { return rand.Text() }

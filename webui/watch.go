@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -205,7 +206,7 @@ func (w *watch) join() (*viewer, error) {
 	if len(w.viewers) >= mostViewers {
 		return nil, denial{http.StatusServiceUnavailable, fmt.Sprintf("%d pages are open with this token, which is the most", mostViewers)}
 	}
-	v := &viewer{news: make(chan struct{}, 1), id: rand128()}
+	v := &viewer{news: make(chan struct{}, 1), id: rand.Text()}
 	w.viewers[v] = true
 	v.wake()
 	return v, nil

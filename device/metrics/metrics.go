@@ -8,7 +8,6 @@
 package metrics
 
 import (
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/internal/metricsserver"
 )
 
-const subsystem = "gpu"
+const subsystem metricsserver.Subsystem = "gpu"
 
 // Health says whether a card can be shared, or why it cannot.
 type Health string
@@ -37,32 +36,20 @@ const (
 type Metrics struct {
 	Registry *prometheus.Registry
 
-	Wait        prometheus.Histogram // seconds of granted requests
-	Parkings    Results
-	Park        prometheus.Histogram // seconds
-	Restores    Results
-	Restore     prometheus.Histogram // seconds
-	Kills       prometheus.Counter   // of containers whose memory was lost
-	Faults      prometheus.Counter   // connections that were cut off
-	Refused     prometheus.Counter   // connections beyond a container's bound
+	Wait        prometheus.Observer // seconds of granted requests
+	Parkings    metricsserver.Results
+	Park        prometheus.Observer // seconds
+	Restores    metricsserver.Results
+	Restore     prometheus.Observer // seconds
+	Kills       prometheus.Counter  // of containers whose memory was lost
+	Faults      prometheus.Counter  // connections that were cut off
+	Refused     prometheus.Counter  // connections beyond a container's bound
 	grants      *prometheus.CounterVec
 	grantsBytes *prometheus.CounterVec
 	denials     *prometheus.CounterVec
 
 	cards atomic.Pointer[[]Card]
 	gate  atomic.Pointer[Gate]
-}
-
-// Results counts successes and failures.
-type Results struct{ ok, failed prometheus.Counter }
-
-// Count counts one.
-func (r Results) Count(err error) {
-	if err != nil {
-		r.failed.Inc()
-		return
-	}
-	r.ok.Inc()
 }
 
 // Requests counts the requests for a card's memory.
@@ -74,36 +61,22 @@ type Requests struct {
 
 // New returns metrics that are 0.
 func New() *Metrics {
-	m := &Metrics{Registry: metricsserver.NewRegistry(subsystem)}
-	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: metricsserver.Namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
-		m.Registry.MustRegister(c)
-		return c
-	}
-	counter := func(name, help string) prometheus.Counter { return vec(name, help).WithLabelValues() }
-	results := func(name, help string) Results {
-		c := vec(name, help, "result")
-		return Results{c.WithLabelValues("ok"), c.WithLabelValues("failed")}
-	}
-	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		h := prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: metricsserver.Namespace, Subsystem: subsystem, Name: name, Help: help, Buckets: buckets})
-		m.Registry.MustRegister(h)
-		return h
-	}
-	m.grants = vec("grants_total", "Granted requests for memory of a card.", "card")
-	m.grantsBytes = vec("granted_bytes_total", "Memory of a card granted.", "card")
-	m.denials = vec("denials_total", "Denied requests for memory of a card: memory, there can be no room, or timeout, of max_wait.", "card", "reason")
-	m.Wait = histogram("request_wait_seconds", "Wait of granted requests.", []float64{0.001, 0.01, 0.1, 1, 5, 15, 60, 300, 900, 3600})
+	r := subsystem.NewRegistry()
+	m := &Metrics{Registry: r.Registry}
+	m.grants = r.CounterVec("grants_total", "Granted requests for memory of a card.", "card")
+	m.grantsBytes = r.CounterVec("granted_bytes_total", "Memory of a card granted.", "card")
+	m.denials = r.CounterVec("denials_total", "Denied requests for memory of a card: memory, there can be no room, or timeout, of max_wait.", "card", "reason")
+	m.Wait = r.Histogram("request_wait_seconds", "Wait of granted requests.", []float64{0.001, 0.01, 0.1, 1, 5, 15, 60, 300, 900, 3600})
 	seconds := prometheus.ExponentialBuckets(0.05, 2.5, 9) // to 76 s
-	m.Parkings = results("parkings_total", "Attempts to park a container.")
-	m.Park = histogram("park_duration_seconds", "Duration of moving a container's memory to the host.", seconds)
-	m.Restores = results("restores_total", "Attempts to restore a container.")
-	m.Restore = histogram("restore_duration_seconds", "Duration of moving a container's memory back.", seconds)
-	m.Kills = counter("kills_total", "Containers killed because their memory could not be restored.")
-	m.Faults = counter("gate_faults_total", "Gate connections ended because of a client's error.")
-	m.Refused = counter("gate_refused_connections_total", "Gate connections refused because the container had too many.")
+	m.Parkings = r.Results("parkings_total", "Attempts to park a container.")
+	m.Park = r.Histogram("park_duration_seconds", "Duration of moving a container's memory to the host.", seconds)
+	m.Restores = r.Results("restores_total", "Attempts to restore a container.")
+	m.Restore = r.Histogram("restore_duration_seconds", "Duration of moving a container's memory back.", seconds)
+	m.Kills = r.Counter("kills_total", "Containers killed because their memory could not be restored.")
+	m.Faults = r.Counter("gate_faults_total", "Gate connections ended because of a client's error.")
+	m.Refused = r.Counter("gate_refused_connections_total", "Gate connections refused because the container had too many.")
 	m.cards.Store(&[]Card{})
-	m.Registry.MustRegister(collector{m})
+	r.MustRegister(collector{m})
 	return m
 }
 
@@ -157,34 +130,30 @@ type Use struct {
 	WaitingBytes        uint64
 }
 
-func describe(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(prometheus.BuildFQName(metricsserver.Namespace, subsystem, name), help, labels, nil)
-}
-
 var (
-	descCards   = describe("cards", "Cards by health: healthy, or why they cannot be shared.", "state")
-	descInfo    = describe("card_info", "1 for each card.", "card", "model", "driver_version")
-	descHealthy = describe("card_healthy", "1 while a card can be shared.", "card")
-	descOpen    = describe("gate_open", "1 while the gate is open.")
-	descUpdated = describe("gate_timestamp_seconds", "Time at which the gate's metrics were last updated; 0 before it is open.")
+	descCards   = subsystem.Desc("cards", "Cards by health: healthy, or why they cannot be shared.", "state")
+	descInfo    = subsystem.Desc("card_info", "1 for each card.", "card", "model", "driver_version")
+	descHealthy = subsystem.Desc("card_healthy", "1 while a card can be shared.", "card")
+	descOpen    = subsystem.Desc("gate_open", "1 while the gate is open.")
+	descUpdated = subsystem.Desc("gate_timestamp_seconds", "Time at which the gate's metrics were last updated; 0 before it is open.")
 
-	descParking     = describe("parking_available", "1 while containers can be parked.")
-	descConnections = describe("gate_connections", "Gate connections.")
-	descPhysical    = describe("memory_bytes", "Memory of a card.", "card")
-	descFree        = describe("memory_free_bytes", "Memory of a card that can be granted now.", "card")
-	descCommitted   = describe("memory_committed_bytes", "Memory of a card granted and not released.", "card")
-	descOverhead    = describe("memory_overhead_bytes", "Memory of a card that the driver adds to grants.", "card")
-	descExpected    = describe("memory_expected_bytes", "Memory of a card reserved for disconnected processes.", "card")
-	descOutside     = describe("memory_outside_bytes", "Memory of a card held by processes unknown to the gate.", "card")
-	descParked      = describe("memory_parked_bytes", "Memory of a card parked in host memory.", "card")
-	descWaiting     = describe("waiting_requests", "Requests waiting for memory of a card.", "card")
-	descWaitBytes   = describe("waiting_bytes", "Memory of a card requested and waited for.", "card")
-	descOnCard      = describe("card_containers", "Containers on a card.", "card")
-	descContainers  = describe("containers", "Containers on cards, by state.", "state")
+	descParking     = subsystem.Desc("parking_available", "1 while containers can be parked.")
+	descConnections = subsystem.Desc("gate_connections", "Gate connections.")
+	descPhysical    = subsystem.Desc("memory_bytes", "Memory of a card.", "card")
+	descFree        = subsystem.Desc("memory_free_bytes", "Memory of a card that can be granted now.", "card")
+	descCommitted   = subsystem.Desc("memory_committed_bytes", "Memory of a card granted and not released.", "card")
+	descOverhead    = subsystem.Desc("memory_overhead_bytes", "Memory of a card that the driver adds to grants.", "card")
+	descExpected    = subsystem.Desc("memory_expected_bytes", "Memory of a card reserved for disconnected processes.", "card")
+	descOutside     = subsystem.Desc("memory_outside_bytes", "Memory of a card held by processes unknown to the gate.", "card")
+	descParked      = subsystem.Desc("memory_parked_bytes", "Memory of a card parked in host memory.", "card")
+	descWaiting     = subsystem.Desc("waiting_requests", "Requests waiting for memory of a card.", "card")
+	descWaitBytes   = subsystem.Desc("waiting_bytes", "Memory of a card requested and waited for.", "card")
+	descOnCard      = subsystem.Desc("card_containers", "Containers on a card.", "card")
+	descContainers  = subsystem.Desc("containers", "Containers on cards, by state.", "state")
 
-	descShare      = describe("container_share_bytes", "Share of a container on a card.", "card", "alloc_id", "task")
-	descHeld       = describe("container_held_bytes", "Memory of a card held by a container.", "card", "alloc_id", "task")
-	descHeldParked = describe("container_parked_bytes", "Memory of a container parked in host memory.", "card", "alloc_id", "task")
+	descShare      = subsystem.Desc("container_share_bytes", "Share of a container on a card.", "card", "alloc_id", "task")
+	descHeld       = subsystem.Desc("container_held_bytes", "Memory of a card held by a container.", "card", "alloc_id", "task")
+	descHeldParked = subsystem.Desc("container_parked_bytes", "Memory of a container parked in host memory.", "card", "alloc_id", "task")
 )
 
 // collector makes metrics from the state of cards and gate.
@@ -209,7 +178,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	states := map[Health]int{Healthy: 0, Faulty: 0, Missing: 0, MIG: 0, ComputeMode: 0, NotShared: 0}
 	for _, k := range *c.cards.Load() {
 		states[k.Health]++
-		gauge(descInfo, 1, k.UUID, text(k.Model), text(k.Driver))
+		gauge(descInfo, 1, k.UUID, metricsserver.Label(k.Model), metricsserver.Label(k.Driver))
 		gauge(descHealthy, number(k.Health == Healthy), k.UUID)
 	}
 	for state, n := range states {
@@ -240,7 +209,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			on.containers++
 			on.Use = on.plus(u)
 			onCard[u.Card] = on
-			o := owner{u.Card, text(k.AllocID), text(k.Task)}
+			o := owner{u.Card, metricsserver.Label(k.AllocID), metricsserver.Label(k.Task)}
 			owners[o] = owners[o].plus(u)
 		}
 	}
@@ -277,6 +246,3 @@ func number(b bool) float64 {
 	}
 	return 0
 }
-
-// text returns a valid label value.
-func text(s string) string { return strings.ToValidUTF8(s, "�") }

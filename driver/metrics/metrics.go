@@ -9,7 +9,6 @@ package metrics
 
 import (
 	"math"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,7 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/internal/metricsserver"
 )
 
-const subsystem = "driver"
+const subsystem metricsserver.Subsystem = "driver"
 
 // Metrics are the driver's figures.
 type Metrics struct {
@@ -29,33 +28,21 @@ type Metrics struct {
 	DecisionErrors prometheus.Counter     // snapshots that the policy did not accept
 	Decide         prometheus.Observer    // seconds of a decision over the node
 	Tick           prometheus.Observer    // seconds of a control pass
-	LimitWrites    Results
+	LimitWrites    metricsserver.Results
 	CPU            prometheus.Counter // seconds used by tasks
 	Throttled      prometheus.Counter // seconds
 	Reports        prometheus.Counter // of progress
 	ReadErrors     prometheus.Counter // polls for progress that failed
 	EventsSent     prometheus.Counter
-	EventsDropped  prometheus.Counter // overtaken by others before they were due
-	EventsFailed   prometheus.Counter // that Nomad did not take
-	Saves          Results            // of checkpoints
-	Restores       Results
+	EventsDropped  prometheus.Counter    // overtaken by others before they were due
+	EventsFailed   prometheus.Counter    // that Nomad did not take
+	Saves          metricsserver.Results // of checkpoints
+	Restores       metricsserver.Results
 
 	ended      *prometheus.CounterVec // tasks, by how they compare with their twins
 	difference *prometheus.CounterVec // seconds
 	ahead      prometheus.Counter     // CPU-seconds
 	node       atomic.Pointer[Node]
-}
-
-// Results counts successes and failures.
-type Results struct{ ok, failed prometheus.Counter }
-
-// Count counts one.
-func (r Results) Count(err error) {
-	if err != nil {
-		r.failed.Inc()
-		return
-	}
-	r.ok.Inc()
 }
 
 // How the end of a task compares with its twin's.
@@ -68,54 +55,33 @@ const (
 
 // New returns metrics that are 0.
 func New() *Metrics {
-	counterOpts := func(name, help string) prometheus.CounterOpts {
-		return prometheus.CounterOpts{Namespace: metricsserver.Namespace, Subsystem: subsystem, Name: name, Help: help}
-	}
-	m := &Metrics{Registry: metricsserver.NewRegistry(subsystem)}
-	counter := func(name, help string) prometheus.Counter {
-		c := prometheus.NewCounter(counterOpts(name, help))
-		m.Registry.MustRegister(c)
-		return c
-	}
-	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(counterOpts(name, help), labels)
-		m.Registry.MustRegister(c)
-		return c
-	}
-	results := func(name, help string) Results {
-		c := vec(name, help, "result")
-		return Results{c.WithLabelValues("ok"), c.WithLabelValues("failed")}
-	}
-	loop := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Namespace: metricsserver.Namespace, Subsystem: subsystem, Name: "loop_duration_seconds",
-		Help:    "Duration of a step of the control loop: tick, which reads all tasks, or decide.",
-		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
-	}, []string{"step"})
-	m.Registry.MustRegister(loop)
-	m.Decide, m.Tick = loop.WithLabelValues("decide"), loop.WithLabelValues("tick")
+	r := subsystem.NewRegistry()
+	loop := r.HistogramVec("loop_duration_seconds", "Duration of a step of the control loop: tick, which reads all tasks, or decide.",
+		prometheus.ExponentialBuckets(0.0001, 4, 9), "step")
+	m := &Metrics{Registry: r.Registry, Decide: loop.WithLabelValues("decide"), Tick: loop.WithLabelValues("tick")}
 
-	m.Decisions = vec("decisions_total", "Decisions on a task, by policy and rule.", "policy", "rule")
-	m.DecisionErrors = counter("decision_errors_total", "Decisions skipped because of an invalid snapshot.")
-	m.LimitWrites = results("limit_writes_total", "Attempts to set a task's limits: ok once the kernel has them.")
-	m.CPU = counter("cpu_seconds_total", "CPU time used by tasks, including ended ones.")
-	m.Throttled = counter("throttled_seconds_total", "Time for which the kernel throttled tasks, including ended ones.")
-	m.Reports = counter("progress_reports_total", "Progress reports read.")
-	m.ReadErrors = counter("progress_read_errors_total", "Failed attempts to read a task's progress.")
-	events := vec("events_total", "Task events: sent, superseded before they were due, or failed.", "result")
+	m.Decisions = r.CounterVec("decisions_total", "Decisions on a task, by policy and rule.", "policy", "rule")
+	m.DecisionErrors = r.Counter("decision_errors_total", "Decisions skipped because of an invalid snapshot.")
+	m.LimitWrites = r.Results("limit_writes_total", "Attempts to set a task's limits: ok once the kernel has them.")
+	m.CPU = r.Counter("cpu_seconds_total", "CPU time used by tasks, including ended ones.")
+	m.Throttled = r.Counter("throttled_seconds_total", "Time for which the kernel throttled tasks, including ended ones.")
+	m.Reports = r.Counter("progress_reports_total", "Progress reports read.")
+	m.ReadErrors = r.Counter("progress_read_errors_total", "Failed attempts to read a task's progress.")
+	events := r.CounterVec("events_total", "Task events: sent, superseded before they were due, or failed.", "result")
 	m.EventsSent, m.EventsDropped, m.EventsFailed = events.WithLabelValues("sent"), events.WithLabelValues("superseded"), events.WithLabelValues("failed")
-	m.Saves = results("checkpoint_saves_total", "Checkpoints requested for a move.")
-	m.Restores = results("checkpoint_restores_total", "Task starts with a checkpoint; failed: it could not be taken over from another allocation.")
-	m.ended = vec("tasks_ended_total", "Ended tasks: earlier or later than with their fair share, level with it, or without a comparison (none).", "finish")
-	m.difference = vec("finish_difference_seconds_total", "Sum of the times by which tasks ended earlier or later than with their fair share.", "finish")
+	m.Saves = r.Results("checkpoint_saves_total", "Checkpoints requested for a move.")
+	m.Restores = r.Results("checkpoint_restores_total", "Task starts with a checkpoint; failed: it could not be taken over from another allocation.")
+	m.ended = r.CounterVec("tasks_ended_total", "Ended tasks: earlier or later than with their fair share, level with it, or without a comparison (none).", "finish")
+	m.difference = r.CounterVec("finish_difference_seconds_total", "Sum of the times by which tasks ended earlier or later than with their fair share.", "finish")
 	for _, finish := range []string{earlier, later, level, noTwin} {
 		m.ended.WithLabelValues(finish)
 	}
 	for _, finish := range []string{earlier, later} {
 		m.difference.WithLabelValues(finish)
 	}
-	m.ahead = counter("ended_ahead_cpu_seconds_total", "CPU time that ended tasks had used beyond their fair share.")
+	m.ahead = r.Counter("ended_ahead_cpu_seconds_total", "CPU time that ended tasks had used beyond their fair share.")
 	m.node.Store(&Node{})
-	m.Registry.MustRegister(collector{&m.node})
+	r.MustRegister(collector{&m.node})
 	return m
 }
 
@@ -178,22 +144,18 @@ type Task struct {
 // collector makes metrics from the node's state.
 type collector struct{ node *atomic.Pointer[Node] }
 
-func describe(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(prometheus.BuildFQName(metricsserver.Namespace, subsystem, name), help, labels, nil)
-}
-
 var (
-	descPool     = describe("pool_cores", "CPU divided among the tasks.")
-	descInterval = describe("interval_seconds", "Time between two decisions.")
-	descDecided  = describe("last_decision_timestamp_seconds", "Time of the last decision; 0 before the first.")
-	descTasks    = describe("tasks", "Running tasks by kind, target state, and category or class.", "kind", "state", "category")
-	descSilent   = describe("tasks_without_progress", "Training tasks without a report, by whether their size is known from elsewhere.", "size")
+	descPool     = subsystem.Desc("pool_cores", "CPU divided among the tasks.")
+	descInterval = subsystem.Desc("interval_seconds", "Time between two decisions.")
+	descDecided  = subsystem.Desc("last_decision_timestamp_seconds", "Time of the last decision; 0 before the first.")
+	descTasks    = subsystem.Desc("tasks", "Running tasks by kind, target state, and category or class.", "kind", "state", "category")
+	descSilent   = subsystem.Desc("tasks_without_progress", "Training tasks without a report, by whether their size is known from elsewhere.", "size")
 
-	descInfo      = describe("task_info", "1 for each running task.", "alloc_id", "task", "nomad_job", "kind")
-	descLimit     = describe("task_limit_ratio", "CPU limit of a task, as a fraction of the pool; 1: none.", "alloc_id", "task")
-	descCPU       = describe("task_cpu_seconds_total", "CPU time used by a task.", "alloc_id", "task")
-	descThrottled = describe("task_throttled_seconds_total", "Time for which the kernel throttled a task.", "alloc_id", "task")
-	descAhead     = describe("task_ahead_cpu_seconds", "CPU time that a training task has used beyond its fair share; negative: behind it.", "alloc_id", "task")
+	descInfo      = subsystem.Desc("task_info", "1 for each running task.", "alloc_id", "task", "nomad_job", "kind")
+	descLimit     = subsystem.Desc("task_limit_ratio", "CPU limit of a task, as a fraction of the pool; 1: none.", "alloc_id", "task")
+	descCPU       = subsystem.Desc("task_cpu_seconds_total", "CPU time used by a task.", "alloc_id", "task")
+	descThrottled = subsystem.Desc("task_throttled_seconds_total", "Time for which the kernel throttled a task.", "alloc_id", "task")
+	descAhead     = subsystem.Desc("task_ahead_cpu_seconds", "CPU time that a training task has used beyond its fair share; negative: behind it.", "alloc_id", "task")
 )
 
 // Describe implements prometheus.Collector.
@@ -259,7 +221,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		if t.Silent {
 			silent[t.Sized]++
 		}
-		last[key{text(t.AllocID), text(t.Name)}] = t
+		last[key{metricsserver.Label(t.AllocID), metricsserver.Label(t.Name)}] = t
 	}
 	for g, v := range counts {
 		gauge(descTasks, float64(v), g.kind, g.state, g.category)
@@ -267,7 +229,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descSilent, float64(silent[true]), "known")
 	gauge(descSilent, float64(silent[false]), "unknown")
 	for k, t := range last {
-		gauge(descInfo, 1, k.alloc, k.name, text(t.Job), string(t.Kind))
+		gauge(descInfo, 1, k.alloc, k.name, metricsserver.Label(t.Job), string(t.Kind))
 		gauge(descLimit, t.Limit, k.alloc, k.name)
 		ch <- prometheus.MustNewConstMetric(descCPU, prometheus.CounterValue, t.CPUSeconds, k.alloc, k.name)
 		ch <- prometheus.MustNewConstMetric(descThrottled, prometheus.CounterValue, t.ThrottledSeconds, k.alloc, k.name)
@@ -276,6 +238,3 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 }
-
-// text returns a valid label value.
-func text(s string) string { return strings.ToValidUTF8(s, "�") }

@@ -14,28 +14,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/net/netutil"
-
-	"github.com/ebbtide/ebbtide/version"
 )
-
-// Namespace is the prefix of all metric names.
-const Namespace = "ebbtide"
-
-// NewRegistry returns a registry with the metrics of every process: its version, the Go
-// runtime and the process itself.
-func NewRegistry(subsystem string) *prometheus.Registry {
-	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: Namespace, Subsystem: subsystem, Name: "build_info", Help: "1, with the version.",
-		ConstLabels: prometheus.Labels{"version": version.Version, "commit": version.Commit},
-	})
-	build.Set(1)
-	r := prometheus.NewRegistry()
-	r.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return r
-}
 
 const (
 	// maxConnections bounds concurrent connections; further ones wait in the backlog.

@@ -68,7 +68,7 @@ func start(t *testing.T, text string) (logged *log, stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		Serve(ctx, a, NewRegistry("test"), hclog.New(&hclog.LoggerOptions{Output: logged, Level: hclog.Info}))
+		Serve(ctx, a, Subsystem("test").NewRegistry().Registry, hclog.New(&hclog.LoggerOptions{Output: logged, Level: hclog.Info}))
 	}()
 	stop = func() { cancel(); <-done }
 	t.Cleanup(stop)
@@ -156,7 +156,7 @@ func TestServe(t *testing.T) {
 			must.Eq(t, 0, logged.count("[WARN]"))
 		})
 	}
-	Serve(t.Context(), Address{}, NewRegistry("test"), hclog.NewNullLogger()) // off: it returns
+	Serve(t.Context(), Address{}, Subsystem("test").NewRegistry().Registry, hclog.NewNullLogger()) // off: it returns
 }
 
 // Of two processes with one address the second says so once, and takes over when the first

@@ -30,8 +30,8 @@ type Metrics struct {
 	Moves     *prometheus.CounterVec // by policy and result: moved, failed, refused, dry
 	Refusals  *prometheus.CounterVec // by reason
 	InFlight  prometheus.Gauge
-	Down      prometheus.Histogram // seconds in which nothing ran, of moves
-	Decision  prometheus.Histogram // seconds that a look at the cluster takes
+	Down      prometheus.Observer // seconds in which nothing ran, of moves
+	Decision  prometheus.Observer // seconds that a look at the cluster takes
 	// LongestStep is how long the loop was busy with one thing at most, in seconds.
 	LongestStep prometheus.Gauge
 	Waiting     prometheus.Gauge // jobs that wait for a node
@@ -50,38 +50,24 @@ const (
 
 // NewMetrics returns metrics that are 0.
 func NewMetrics() *Metrics {
-	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: metricsserver.Namespace, Subsystem: "shim", Name: name, Help: help})
-	}
-	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: metricsserver.Namespace, Subsystem: "shim", Name: name, Help: help, Buckets: buckets})
-	}
+	r := metricsserver.Subsystem("shim").NewRegistry()
 	m := &Metrics{
-		Registry:  metricsserver.NewRegistry("shim"),
-		Leader:    gauge("leader", "1 while this shim is the leader."),
-		Connected: gauge("connected", "1 while the shim receives the cluster's events."),
-		Nodes:     gauge("nodes", "Nodes of the cluster."),
-		Allocs:    gauge("allocations", "Allocations that have not ended."),
-		Events: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: metricsserver.Namespace, Subsystem: "shim", Name: "events_total", Help: "Nomad events applied.",
-		}),
-		Moves: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: metricsserver.Namespace, Subsystem: "shim", Name: "moves_total", Help: "Moves, by policy and result.",
-		}, []string{"policy", "result"}),
-		Refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: metricsserver.Namespace, Subsystem: "shim", Name: "refusals_total", Help: "Moves that a policy proposed and that were not made, by reason.",
-		}, []string{"reason"}),
-		InFlight: gauge("moves_in_flight", "Moves in progress."),
-		Down:     histogram("move_down_seconds", "Downtime of a moved task.", []float64{0.5, 1, 2, 5, 10, 30, 60, 300}),
-		Decision: histogram("decision_seconds", "Duration of a reconcile pass.", prometheus.ExponentialBuckets(0.001, 4, 8)),
+		Registry:  r.Registry,
+		Leader:    r.Gauge("leader", "1 while this shim is the leader."),
+		Connected: r.Gauge("connected", "1 while the shim receives the cluster's events."),
+		Nodes:     r.Gauge("nodes", "Nodes of the cluster."),
+		Allocs:    r.Gauge("allocations", "Allocations that have not ended."),
+		Events:    r.Counter("events_total", "Nomad events applied."),
+		Moves:     r.CounterVec("moves_total", "Moves, by policy and result.", "policy", "result"),
+		Refusals:  r.CounterVec("refusals_total", "Moves that a policy proposed and that were not made, by reason.", "reason"),
+		InFlight:  r.Gauge("moves_in_flight", "Moves in progress."),
+		Down:      r.Histogram("move_down_seconds", "Downtime of a moved task.", []float64{0.5, 1, 2, 5, 10, 30, 60, 300}),
+		Decision:  r.Histogram("decision_seconds", "Duration of a reconcile pass.", prometheus.ExponentialBuckets(0.001, 4, 8)),
 
-		LongestStep: gauge("loop_longest_step_seconds", "Longest step of the control loop so far."),
-		Waiting:     gauge("jobs_waiting", "Jobs held until they are placed."),
-		Orphans:     gauge("jobs_bound_without_move", "Jobs bound to a node without a move in progress."),
+		LongestStep: r.Gauge("loop_longest_step_seconds", "Longest step of the control loop so far."),
+		Waiting:     r.Gauge("jobs_waiting", "Jobs held until they are placed."),
+		Orphans:     r.Gauge("jobs_bound_without_move", "Jobs bound to a node without a move in progress."),
 	}
-	m.Registry.MustRegister(
-		m.Leader, m.Connected, m.Nodes, m.Allocs, m.Events, m.Moves, m.Refusals, m.InFlight, m.Down, m.Decision, m.LongestStep, m.Waiting, m.Orphans,
-	)
 	// What has not happened yet is 0, so that its first time is a rise.
 	for _, policy := range optin.All() {
 		for _, result := range []string{"moved", "failed", "refused"} {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/shim/cluster"
@@ -116,12 +117,10 @@ func newest(ctx context.Context, client *api.Client, allocs []*api.Allocation) (
 	var mu sync.Mutex
 	var found []byte
 	var errs []error
-	var wait sync.WaitGroup
-	slots := make(chan struct{}, atATime)
+	var reading errgroup.Group // errors are judged together
+	reading.SetLimit(atATime)
 	for _, a := range allocs {
-		slots <- struct{}{}
-		wait.Go(func() {
-			defer func() { <-slots }()
+		reading.Go(func() error {
 			data, err := snapshotOf(ctx, client, a)
 			mu.Lock()
 			defer mu.Unlock()
@@ -132,9 +131,10 @@ func newest(ctx context.Context, client *api.Client, allocs []*api.Allocation) (
 			case found == nil || TakenAt(data).After(TakenAt(found)):
 				found = data
 			}
+			return nil
 		})
 	}
-	wait.Wait()
+	_ = reading.Wait()
 	switch {
 	case found != nil:
 		return found, nil
