@@ -9,6 +9,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -142,14 +143,32 @@ func TestUI(t *testing.T) {
 	}))
 	t.Cleanup(foreign.Close)
 	b.set("EBBTIDE_FOREIGN", foreign.URL)
+	large := b.serve(t, madeUp(t, fake.Example(10_000)))
+	b.set("EBBTIDE_UI_LARGE", large)
+	watch(t, large) // reading so many tasks takes minutes
 	t.Run("page", func(t *testing.T) { b.run(t, "page.spec.js") })
-	t.Run("scale", func(t *testing.T) {
-		if os.Getenv("EBBTIDE_UI_SCALE") == "" {
-			t.Skip("10,000 tasks take minutes: set EBBTIDE_UI_SCALE")
-		}
-		b.set("EBBTIDE_UI_LARGE", b.serve(t, madeUp(t, fake.Example(10_000))))
-		b.run(t, "scale.spec.js")
+	t.Run("scale", func(t *testing.T) { b.run(t, "scale.spec.js") })
+}
+
+// watch keeps a page open until the test ends.
+func watch(t *testing.T, url string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"api/events", nil)
+	must.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	must.NoError(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(io.Discard, response.Body) // ends with ctx
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		_ = response.Body.Close()
 	})
+	must.Eq(t, http.StatusOK, response.StatusCode)
 }
 
 // TestUINomad looks at a real task on our page, with tokens, and in Nomad's own UI. That one

@@ -313,7 +313,10 @@ func (c *Cluster) file(w http.ResponseWriter, r *http.Request, how, id string) (
 }
 
 func answer(w http.ResponseWriter, v any) {
+	// Without all of these Nomad's client ignores the token of the next page.
 	w.Header().Set("X-Nomad-Index", "7")
+	w.Header().Set("X-Nomad-LastContact", "0")
+	w.Header().Set("X-Nomad-KnownLeader", "true")
 	_ = json.NewEncoder(w).Encode(v)
 }
 
