@@ -21,7 +21,7 @@
 //	          EBBTIDE_CHECKPOINT): if they ended now, Nomad would run them again. The
 //	          freeze is a lease, renewed (EBBTIDE_RENEW) until the old allocation ends.
 //	bind      The job is registered with a constraint on the target that names the move,
-//	          if nobody has changed it since check. Nomad stops the old allocation only if
+//	          if it is unchanged since check. Nomad stops the old allocation only if
 //	          it can place the new one. If the answer is lost, the outcome is resolved
 //	          first (resolve).
 //	wait      Nomad kills the frozen allocation, migrates its ephemeral disk and starts the
