@@ -374,7 +374,7 @@ func (v *View) facts(s *status.Status, row func(name, format string, args ...any
 	row("Why", "%s (%s)", cmp.Or(s.Why, "not known"), cmp.Or(s.Rule, "-"))
 	switch {
 	case s.Kind == "service":
-		row("Response", "%s s, asked for %s s; class %s for %s", number(s.Target.Response), number(s.Target.QoE), cmp.Or(s.Class, "-"), age(s.Since, v.Time))
+		row("Response", "%s s, target %s s; class %s for %s", number(s.Target.Response), number(s.Target.QoE), cmp.Or(s.Class, "-"), age(s.Since, v.Time))
 	default:
 		row("Metric", "%s = %s (%s)  step %s  %d reports", cmp.Or(s.Metric, "?"), number(s.Value), cmp.Or(s.Goal, "-"), steps(s), s.Reports)
 		row("Growth", "%s per second, category %s for %s", number(s.Growth), cmp.Or(s.Category, "-"), age(s.Since, v.Time))

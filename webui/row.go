@@ -26,7 +26,7 @@ type row struct {
 	Service  bool          `json:"service,omitempty"`
 	Metric   string        `json:"metric,omitempty"`
 	Value    status.Number `json:"value"`
-	Target   status.Number `json:"target"` // of a service: the response time that is asked for
+	Target   status.Number `json:"target"` // response time of a service, in seconds
 	Diverged bool          `json:"diverged,omitempty"`
 	Step     status.Number `json:"step"`
 	Total    status.Number `json:"total"`

@@ -164,11 +164,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *server) api(handle http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !sameOrigin(r) {
-			refuse(w, http.StatusForbidden, "only the page itself may ask this")
+			refuse(w, http.StatusForbidden, "only this page may use its API")
 			return
 		}
 		if !s.open && r.Header.Get(TokenHeader) == "" {
-			refuse(w, http.StatusUnauthorized, "a Nomad token is needed")
+			refuse(w, http.StatusUnauthorized, "a Nomad token is required")
 			return
 		}
 		handle(w, r)

@@ -266,7 +266,7 @@ func TestToken(t *testing.T) {
 	for _, path := range []string{"/api/events", task, "/api/policies?node=aa11"} {
 		code, body, _ := p.get(path)
 		must.Eq(t, http.StatusUnauthorized, code)
-		must.StrContains(t, body, "a Nomad token is needed")
+		must.StrContains(t, body, "a Nomad token is required")
 	}
 	must.Eq(t, 0, c.Counts()["nodes"])
 	code, body, _ := p.get("/api/events", "X-Nomad-Token: wrong")

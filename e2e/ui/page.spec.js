@@ -38,7 +38,7 @@ test("a task has its curves, limits over time, and events", async ({ page }) => 
   await page.locator("#tasks tbody a").first().click();
   await expect(page.locator("#h-task")).toBeFocused();
   await expect(page.locator("#task-charts svg")).toHaveCount(4);
-  await expect(page.getByRole("img", { name: /^CPU, of the node's pool.*limit: .* between/ })).toBeVisible();
+  await expect(page.getByRole("img", { name: /^CPU, share of the node's pool.*limit: .* between/ })).toBeVisible();
   await expect(page.locator("#task-charts svg").nth(1).locator("path")).toHaveCount(2);
   await expect(page.locator("#task-events")).toContainText("Task started by client");
   await expect(page.locator("#task-facts")).toContainText("of a pool of 4 cores");
@@ -55,9 +55,9 @@ test("moves, refusals, time saved, and what each policy would do", async ({ page
   await expect(page.locator("#refused")).toContainText("it would be done before the move had paid");
 
   await page.getByRole("link", { name: "Time saved" }).click();
-  await expect(page.locator("#saved-text")).toContainText("40 tasks whose allocations Nomad still knows");
+  await expect(page.locator("#saved-text")).toContainText("40 finished tasks whose allocations Nomad still has");
   await expect(page.locator("#jobs tbody tr:not(.pad)")).toHaveCount(6);
-  await expect(page.locator("#slowed")).toContainText("it was taken for 300 CPU-seconds at first, and used 420");
+  await expect(page.locator("#slowed")).toContainText("it was first estimated at 300 CPU-seconds, and used 420");
 
   await page.getByRole("link", { name: "Policies" }).click();
   for (const name of ["auto (runs)", "fsp", "flowcon", "tradl", "dqoes", "none"]) {
@@ -66,7 +66,7 @@ test("moves, refusals, time saved, and what each policy would do", async ({ page
   await page.locator("#policies summary").first().click();
   await expect(page.locator("#policies details").first()).toContainText("CPU-seconds");
   await page.getByRole("combobox", { name: "Node" }).selectOption("train-03");
-  await expect(page.locator("#policy-text")).toContainText("on which auto decided");
+  await expect(page.locator("#policy-text")).toContainText("that auto used");
 });
 
 for (const [name, options] of [

@@ -65,21 +65,21 @@ func exampleStatus(s *status.Status, i int, random *rand.Rand, now time.Time) {
 	s.Fair.FairFinish = s.Fair.Finish.Add(time.Duration(random.IntN(1800)) * time.Second)
 	s.Node.Tasks, s.Node.Use, s.Node.SavedS = 8, status.Number(0.7+0.3*random.Float64()), status.Number(random.IntN(20000))
 	s.Node.Counts = map[string]int{"NL": 5, "WL": 2, "CL": 1}
-	s.Why = fmt.Sprintf("served so that no task ends later than with its fair share; ahead of its fair share by %d CPU-seconds", random.IntN(90))
+	s.Why = fmt.Sprintf("preferred: its twin has %d CPU-seconds remaining; ahead of its fair share by %d CPU-seconds", 100+random.IntN(900), random.IntN(90))
 	switch {
 	case i%23 == 5:
 		s.Fair.Late, s.Rule = true, "fsp.late"
 		s.Fair.FairFinish = now.Add(-90 * time.Second)
-		s.Why = "late: its twin has ended; it was taken for 300 CPU-seconds at first, and has used 420"
+		s.Why = "late: its twin has ended, 42 CPU-seconds remaining; behind its fair share by 60 CPU-seconds"
 	case i%11 == 3:
 		u := status.Unknown()
 		s.Kind, s.Category, s.Class, s.Metric, s.Rule = "service", "", []string{"G", "S", "B"}[i%3], "", "auto.service"
 		s.Target.QoE, s.Target.Response = 0.25, status.Number(0.18+0.1*random.Float64())
 		s.Fair, s.Step, s.Total = status.Fair{RemainingCPUS: u, QualityCPUS: u, AheadCPUS: u, CapCores: u}, u, u
-		s.Why = "answers as asked: keeps what it needs"
+		s.Why = "its response time, 0.23 s, meets its target, 0.25 s: keeps its limit"
 	case i%7 == 2:
 		s.Category, s.Rule, s.Metric = "CL", "fsp.wait", "val_accuracy"
-		s.Why = "waits with its floor: others end first, and it none later for that"
+		s.Why = fmt.Sprintf("waits with its floor: its twin has %d CPU-seconds remaining", 1000+random.IntN(900))
 	case i%5 == 1:
 		s.Category = "WL"
 	case i%29 == 8:
@@ -146,7 +146,7 @@ func (c *Cluster) exampleEnded(random *rand.Rand, now time.Time) {
 		fair := time.Duration(600+random.IntN(6000)) * time.Second
 		e := status.Ended{Took: fair - time.Duration(random.IntN(int(fair/2/time.Second)))*time.Second, Fair: fair}
 		if i%9 == 4 {
-			e.Took, e.Why = fair+4*time.Minute, "it was taken for 300 CPU-seconds at first, and used 420"
+			e.Took, e.Why = fair+4*time.Minute, "it was first estimated at 300 CPU-seconds, and used 420"
 		}
 		job := fmt.Sprintf("nightly-%d", i%6)
 		c.Allocs = append(c.Allocs, &api.AllocationListStub{

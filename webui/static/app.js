@@ -61,7 +61,7 @@ function live(ok, text) {
 const stream = new Stream(take, (error) => {
   switch (error.status) {
     case 401:
-      live(false, "A token is needed");
+      live(false, "Token required");
       askToken();
       break;
     case 403:
@@ -71,7 +71,7 @@ const stream = new Stream(take, (error) => {
       break;
     default:
       live(false, "Not connected");
-      notice([["error", `Not connected: ${error.message}. What is shown may be old.`]]);
+      notice([["error", `Not connected: ${error.message}. The data shown may be out of date.`]]);
   }
 });
 
@@ -120,10 +120,10 @@ function totals(h) {
   const all = [
     ["Nodes", t.nodes.toLocaleString("en"), t.stale_nodes ? `${t.stale_nodes} stale` : ""],
     ["CPU", t.cores ? percent(t.used_cores / t.cores) : "–", t.cores ? `of ${num(t.cores)} cores` : ""],
-    ["Tasks", t.tasks.toLocaleString("en"), [t.late ? `${t.late} late` : "", h.unread ? `${h.unread} to be read` : ""].filter(Boolean).join(", ")],
+    ["Tasks", t.tasks.toLocaleString("en"), [t.late ? `${t.late} late` : "", h.unread ? `${h.unread} not read yet` : ""].filter(Boolean).join(", ")],
     ["Growing, watched, converged", `${of("NL")} / ${of("WL")} / ${of("CL")}`, "", "mid"],
     ["Time saved", span(t.saved_s), ""],
-    ["Moves under way", String(data.move.size), "", "mid"],
+    ["Moves in progress", String(data.move.size), "", "mid"],
   ];
   fill($("totals"), all, () => all.map(([name, value, more, cls]) => el("div", cls ?? "", el("dt", "", name), el("dd", "", value, more ? " " : "", more ? el("small", "", more) : ""))));
 }
@@ -136,15 +136,15 @@ const full = (value) => (row, cell) => {
   if (cell.title !== said) cell.title = said;
 };
 const states = {
-  late: "with its fair share it would have ended by now", stale: "it cannot be read at this time", move: "it is being moved", NL: "growing", WL: "watched", CL: "converged",
-  G: "answers faster than asked", S: "answers as asked", B: "answers slower than asked", parked: "its GPU memory is in the host's", paused: "its GPU work is paused",
-  waiting: "it waits for GPU memory", lost: "its GPU memory is lost",
+  late: "it would have ended by now with its fair share", stale: "cannot be read now", move: "being moved", NL: "growing", WL: "watched", CL: "converged",
+  G: "faster than its target", S: "meets its target", B: "slower than its target", parked: "its GPU memory is in host memory", paused: "its GPU work is paused",
+  waiting: "waiting for GPU memory", lost: "its GPU memory is lost",
 };
 const tone = (state) => (["late", "lost", "B"].includes(state) ? "bad" : ["stale", "waiting", "parked", "paused", "move"].includes(state) ? "warn" : "");
 function stateCell(row, cell) {
   fill(cell, row.state, () => {
     const tag = el("span", `tag ${tone(row.state)}`, row.state);
-    tag.title = states[row.state] ?? "not known yet";
+    tag.title = states[row.state] ?? "unknown";
     return [tag];
   });
 }
@@ -179,7 +179,7 @@ function cpuCell(row, cell) {
     const gauge = el("span", "gauge wide", use, limit);
     gauge.setAttribute("aria-hidden", "true");
     const whole = (n) => (known(n) ? Math.round(100 * n) : "–");
-    return [gauge, `${whole(row.use)} / ${whole(row.limit)} %`];
+    return [gauge, el("span", "pair", `${whole(row.use)} / ${whole(row.limit)} %`)];
   });
 }
 function curveCell(row, cell) {
@@ -189,7 +189,7 @@ const time = (t) => (t ? Date.parse(t) : NaN);
 
 const tables = {};
 tables.tasks = new Table($("tasks"), {
-  label: "Tasks", cls: "tall", sort: "job", key: (r) => r.key, empty: "No task to show.", faint: (r) => r.stale,
+  label: "Tasks", cls: "tall", sort: "job", key: (r) => r.key, empty: "No tasks.", faint: (r) => r.stale,
   onVisible: see,
   columns: [
     { key: "job", title: "Job", cls: "w16", sort: (r) => `${r.namespace}/${r.job}/${r.task}`, cell: taskCell },
@@ -197,30 +197,30 @@ tables.tasks = new Table($("tasks"), {
     { key: "state", title: "State", cls: "w5", sort: (r) => r.state, cell: stateCell },
     { key: "metric", title: "Metric", cls: "w12", sort: (r) => r.value ?? NaN, cell: full(value) },
     { key: "curve", title: "Curve", cls: "w8 mid", sort: (r) => r.values?.length ?? 0, cell: curveCell },
-    { key: "step", title: "Steps", cls: "w7 num mid", hint: "Part of its steps that it has done", sort: (r) => r.step / r.total, cell: (r, c) => {
+    { key: "step", title: "Steps", cls: "w7 num mid", hint: "Share of its steps that are done", sort: (r) => r.step / r.total, cell: (r, c) => {
       setText(c, known(r.step) ? (known(r.total) ? percent(r.step / r.total) : num(r.step)) : "–");
     } },
     { key: "end", title: "End", cls: "w7 num", hint: "Expected end", sort: (r) => time(r.finish), cell: (r, c) => setText(c, inTime(r.finish, now())) },
-    { key: "gap", title: "Than fair", cls: "w8 num mid", hint: "By how much it ends later than with its fair share (+), or sooner (−)", sort: (r) => r.gap_s ?? NaN, cell: gapCell },
-    { key: "cpu", title: "CPU / limit", cls: "w12 num mid", hint: "CPU used and limit, in percent of the node's pool", sort: (r) => r.use ?? NaN, cell: cpuCell },
-    { key: "why", title: "Why", cls: "wide", hint: "Why it has this limit", sort: (r) => r.rule, cell: full((r) => r.error || r.why || r.rule) },
+    { key: "gap", title: "vs fair", cls: "w8 num mid", hint: "Expected end compared with its fair share: earlier (−) or later (+)", sort: (r) => r.gap_s ?? NaN, cell: gapCell },
+    { key: "cpu", title: "CPU / limit", cls: "w12 num mid", hint: "CPU used and limit, as percentages of the node's pool", sort: (r) => r.use ?? NaN, cell: cpuCell },
+    { key: "why", title: "Why", cls: "wide", hint: "Reason for its limit", sort: (r) => r.rule, cell: full((r) => r.error || r.why || r.rule) },
   ],
 });
 tables.nodes = new Table($("nodes"), {
-  label: "Nodes", cls: "tall", sort: "name", key: (r) => r.key, empty: "No node to show.", faint: (r) => r.stale,
+  label: "Nodes", cls: "tall", sort: "name", key: (r) => r.key, empty: "No nodes.", faint: (r) => r.stale,
   columns: [
     { key: "name", title: "Node", cls: "w12", sort: (r) => r.name, cell: (r, c) => fill(c, [r.name, r.id], () => [link(`#/policies/${encodeURIComponent(r.id)}`, r.name || r.id)]) },
     { key: "state", title: "State", cls: "w8", sort: (r) => r.state, cell: (r, c) => {
       setText(c, r.stale && r.state === "ready" ? "stale" : r.state);
       c.title = r.error ?? "";
     } },
-    { key: "pool", title: "Pool", cls: "w6 num", hint: "Cores that are divided", sort: (r) => r.pool_cores ?? NaN, cell: text((r) => num(r.pool_cores)) },
+    { key: "pool", title: "Pool", cls: "w6 num", hint: "Cores shared by tasks", sort: (r) => r.pool_cores ?? NaN, cell: text((r) => num(r.pool_cores)) },
     { key: "use", title: "Use", cls: "w6 num", sort: (r) => r.use ?? NaN, cell: text((r) => percent(r.use)) },
     { key: "tasks", title: "Tasks", cls: "w6 num", sort: (r) => r.tasks, cell: text((r) => String(r.tasks)) },
     { key: "kinds", title: "NL / WL / CL", cls: "w8 num mid", hint: "Growing, watched, converged", sort: (r) => r.categories?.NL ?? 0, cell: text((r) => ["NL", "WL", "CL"].map((k) => r.categories?.[k] ?? 0).join(" / ")) },
-    { key: "services", title: "G / S / B", cls: "w7 num wide", hint: "Services: better than asked, as asked, worse", sort: (r) => r.classes?.B ?? 0, cell: text((r) => ["G", "S", "B"].map((k) => r.classes?.[k] ?? 0).join(" / ")) },
-    { key: "saved", title: "Saved", cls: "w7 num", hint: "By how much earlier tasks have ended than with their fair shares", sort: (r) => r.saved_s ?? NaN, cell: text((r) => span(r.saved_s)) },
-    { key: "left", title: "Left", cls: "w7 num mid", hint: "Time that the pool needs for what is known to be left", sort: (r) => r.remaining_cpu_s / r.pool_cores, cell: text((r) => (known(r.remaining_cpu_s) ? span(r.remaining_cpu_s / r.pool_cores) : "–")) },
+    { key: "services", title: "G / S / B", cls: "w7 num wide", hint: "Services: faster than their targets, at them, slower", sort: (r) => r.classes?.B ?? 0, cell: text((r) => ["G", "S", "B"].map((k) => r.classes?.[k] ?? 0).join(" / ")) },
+    { key: "saved", title: "Saved", cls: "w7 num", hint: "How much earlier tasks ended than with their fair shares", sort: (r) => r.saved_s ?? NaN, cell: text((r) => span(r.saved_s)) },
+    { key: "left", title: "Left", cls: "w7 num mid", hint: "Time the pool needs for the known remaining work", sort: (r) => r.remaining_cpu_s / r.pool_cores, cell: text((r) => (known(r.remaining_cpu_s) ? span(r.remaining_cpu_s / r.pool_cores) : "–")) },
     { key: "policy", title: "Policy", cls: "w6 mid", sort: (r) => r.policy, cell: text((r) => r.policy) },
     { key: "engine", title: "Engine", cls: "w6 wide", sort: (r) => r.engine, cell: text((r) => r.engine) },
     { key: "dc", title: "Datacenter", cls: "w8 wide", sort: (r) => r.datacenter, cell: full((r) => r.datacenter) },
@@ -229,18 +229,18 @@ tables.nodes = new Table($("nodes"), {
 });
 const mib = (key, name, hint) => ({ key, title: name, cls: "w7 num mid", hint, sort: (r) => r[key], cell: text((r) => r[key].toLocaleString("en")) });
 tables.gpus = new Table($("gpus"), {
-  label: "Tasks on shared GPUs", cls: "tall", sort: "card", key: (r) => r.key, empty: "No task has a seat on a shared GPU.",
+  label: "Tasks on shared GPUs", cls: "tall", sort: "card", key: (r) => r.key, empty: "No task uses a shared GPU.",
   columns: [
     { key: "card", title: "Card", cls: "w12", sort: (r) => `${r.node} ${r.uuid}`, cell: full((r) => `${r.node} ${r.model} ${r.uuid}`) },
     { key: "job", title: "Job", cls: "w12", sort: (r) => r.job, cell: taskCell },
     { key: "state", title: "State", cls: "w6", sort: (r) => r.state, cell: stateCell },
-    mib("held_mib", "Held", "GPU memory that it holds, in MiB"), mib("share_mib", "Share", "GPU memory that it is entitled to, in MiB"), mib("used_mib", "Used", "GPU memory that it uses, in MiB"),
-    mib("parked_mib", "Parked", "Memory that was moved to the host, in MiB"), mib("waiting_mib", "Waiting", "Memory that it waits for, in MiB"),
+    mib("held_mib", "Held", "GPU memory granted, in MiB"), mib("share_mib", "Share", "GPU memory it is entitled to, in MiB"), mib("used_mib", "Used", "GPU memory in use, in MiB"),
+    mib("parked_mib", "Parked", "Memory moved to the host, in MiB"), mib("waiting_mib", "Waiting", "Memory requested and not granted yet, in MiB"),
     { key: "why", title: "Why", cls: "w20 wide", sort: (r) => r.why, cell: full((r) => r.why) },
   ],
 });
 tables.moves = new Table($("moves"), {
-  label: "Moves under way", sort: "job", key: (r) => r.key, empty: "None.",
+  label: "Moves in progress", sort: "job", key: (r) => r.key, empty: "None.",
   columns: [
     { key: "job", title: "Job", cls: "w16", sort: (r) => jobName(r), cell: full(jobName) },
     { key: "from", title: "From", cls: "w10", sort: (r) => r.from, cell: full((r) => r.from) },
@@ -252,52 +252,52 @@ tables.moves = new Table($("moves"), {
 });
 const result = (r) => (r.Error ? `failed at ${r.Phase}` : r.DryRun ? "dry run" : "moved");
 tables.done = new Table($("done"), {
-  label: "Moves that were made", sort: "-time", key: (r) => r.key, empty: "None is known.",
+  label: "Completed moves", sort: "-time", key: (r) => r.key, empty: "None.",
   columns: [
     { key: "time", title: "Time", cls: "w12", sort: (r) => time(r.Time), cell: text((r) => moment(r.Time)) },
     { key: "job", title: "Job", cls: "w12", sort: (r) => r.Job, cell: full((r) => jobName({ namespace: r.Namespace, job: r.Job })) },
-    { key: "way", title: "From, to", cls: "w12 mid", sort: (r) => r.From, cell: full((r) => `${r.From || "–"} → ${r.To || "–"}`) },
+    { key: "way", title: "From → to", cls: "w12 mid", sort: (r) => r.From, cell: full((r) => `${r.From || "–"} → ${r.To || "–"}`) },
     { key: "policy", title: "Policy", cls: "w9 wide", sort: (r) => r.Policy, cell: full((r) => r.Policy) },
     { key: "result", title: "Result", cls: "w7", sort: result, cell: (r, c) => {
       setText(c, result(r));
       c.classList.toggle("bad", Boolean(r.Error));
     } },
-    { key: "down", title: "Stood still", cls: "w7 num mid", sort: (r) => Number(r.DownS || NaN), cell: text((r) => (r.DownS ? span(Number(r.DownS)) : "–")) },
+    { key: "down", title: "Downtime", cls: "w7 num mid", sort: (r) => Number(r.DownS || NaN), cell: text((r) => (r.DownS ? span(Number(r.DownS)) : "–")) },
     { key: "why", title: "Why", cls: "mid", sort: (r) => r.Why, cell: full((r) => [r.Why, r.Error].filter(Boolean).join("; ")) },
   ],
 });
 tables.refused = new Table($("refused"), {
-  label: "Jobs that are not moved", sort: "job", key: (r) => r.key, empty: "Nothing was said of a job.",
+  label: "Jobs not moved", sort: "job", key: (r) => r.key, empty: "None.",
   columns: [
     { key: "job", title: "Job", cls: "w16", sort: jobName, cell: full(jobName) },
     { key: "text", title: "Reason", cls: "", sort: (r) => r.text, cell: full((r) => r.text) },
   ],
 });
 tables.days = new Table($("days"), {
-  label: "Time saved per day", cls: "narrow", sort: "-day", key: (r) => r.day, empty: "No task is known that has ended beside its fair share.",
+  label: "Time saved per day", cls: "narrow", sort: "-day", key: (r) => r.day, empty: "No finished tasks to compare.",
   columns: [
     { key: "day", title: "Day", cls: "w10", sort: (r) => r.day, cell: text((r) => r.day) },
     { key: "saved", title: "Saved", cls: "w10 num", sort: (r) => r.saved, cell: savedCell },
-    { key: "tasks", title: "Tasks ended", cls: "w8 num", sort: (r) => r.tasks, cell: text((r) => String(r.tasks)) },
-    { key: "slowed", title: "Of them slowed", cls: "w8 num", sort: (r) => r.slowed, cell: text((r) => String(r.slowed)) },
+    { key: "tasks", title: "Finished tasks", cls: "w8 num", sort: (r) => r.tasks, cell: text((r) => String(r.tasks)) },
+    { key: "slowed", title: "Slowed", cls: "w8 num", sort: (r) => r.slowed, cell: text((r) => String(r.slowed)) },
   ],
 });
 tables.jobs = new Table($("jobs"), {
-  label: "Time saved per job", cls: "narrow", sort: "-saved", key: (r) => r.name, empty: "No task is known that has ended beside its fair share.",
+  label: "Time saved per job", cls: "narrow", sort: "-saved", key: (r) => r.name, empty: "No finished tasks to compare.",
   columns: [
     { key: "job", title: "Job", cls: "w16", sort: (r) => r.name, cell: full((r) => r.name) },
     { key: "saved", title: "Saved", cls: "w8 num", sort: (r) => r.saved, cell: savedCell },
-    { key: "part", title: "Of its time", cls: "w7 num", sort: (r) => r.saved / r.fair, cell: text((r) => percent(r.saved / r.fair)) },
+    { key: "part", title: "Saved, %", cls: "w7 num", sort: (r) => r.saved / r.fair, cell: text((r) => percent(r.saved / r.fair)) },
     { key: "runs", title: "Runs", cls: "w6 num mid", sort: (r) => r.tasks, cell: text((r) => String(r.tasks)) },
     { key: "took", title: "Took", cls: "w8 num mid", sort: (r) => r.took, cell: text((r) => span(r.took)) },
     { key: "fair", title: "With fair share", cls: "w9 num mid", sort: (r) => r.fair, cell: text((r) => span(r.fair)) },
   ],
 });
 tables.slowed = new Table($("slowed"), {
-  label: "Tasks that are or were slowed", sort: "-by", key: (r) => r.name + r.when, empty: "None that is known.",
+  label: "Slowed tasks", sort: "-by", key: (r) => r.name + r.when, empty: "None.",
   columns: [
     { key: "job", title: "Job", cls: "w16", sort: (r) => r.name, cell: (r, c) => (r.ref ? fill(c, [r.name, r.ref], () => [link(r.ref, r.name)]) : fill(c, r.name, () => [r.name])) },
-    { key: "by", title: "Later by", cls: "w8 num", sort: (r) => r.by, cell: text((r) => span(r.by)) },
+    { key: "by", title: "Delay", cls: "w8 num", sort: (r) => r.by, cell: text((r) => span(r.by)) },
     { key: "when", title: "Ended", cls: "w12 mid", sort: (r) => r.when, cell: text((r) => r.when) },
     { key: "why", title: "Why", cls: "", sort: (r) => r.why, cell: full((r) => r.why) },
   ],
@@ -341,17 +341,17 @@ const views = {
   moves() {
     const s = data.single.shim;
     fill($("shim"), s ?? null, () => {
-      if (!s) return ["What the shim does was not read yet."];
-      if (s.error) return [`What the shim does is not known: ${s.error}`];
-      if (!s.leader && !s.report) return ["No shim has led here: nothing moves by itself."];
+      if (!s) return ["Reading the shim's report…"];
+      if (s.error) return [`The shim's report cannot be read: ${s.error}`];
+      if (!s.leader && !s.report) return ["No shim has run in this cluster, so jobs move only on request."];
       const said = [];
       if (s.leader) said.push(`${s.leader.leads ? "leader" : "last leader"}: ${s.leader.holder}, since ${moment(s.leader.since)}`);
       if (s.pause && (!s.pause.until || time(s.pause.until) > now())) said.push(`paused by ${s.pause.by}${s.pause.why ? ": " + s.pause.why : ""}`);
       if (s.report?.suspended) said.push(`no move may start: ${s.report.suspended}`);
-      if (s.report?.dry_run) said.push("moves are only told: it is a dry run");
+      if (s.report?.dry_run) said.push("dry run: moves are logged, not made");
       if (s.report) said.push(`${s.report.in_flight} of ${s.report.in_flight_max} moves in progress, ${s.report.started} of ${s.report.started_max} started within a minute`);
       if (s.report?.held?.length) said.push(`held for placement: ${s.report.held.join(", ")}`);
-      if (s.report?.reasons_omitted) said.push(`its log has the reasons of ${s.report.reasons_omitted} more jobs`);
+      if (s.report?.reasons_omitted) said.push(`${s.report.reasons_omitted} more jobs are in its log`);
       return [`${said.join("; ")}.`];
     });
     tables.moves.set([...data.move.values()]);
@@ -381,15 +381,15 @@ const views = {
     tables.jobs.set([...jobs.values()]);
     const running = [...data.task.values()].filter((r) => r.late || r.gap_s >= 1);
     tables.slowed.set([
-      ...running.map((r) => ({ name: taskName(r), ref: taskRef(r), by: known(r.gap_s) ? r.gap_s : NaN, when: "runs", why: r.why })),
+      ...running.map((r) => ({ name: taskName(r), ref: taskRef(r), by: known(r.gap_s) ? r.gap_s : NaN, when: "still running", why: r.why })),
       ...ended.filter((e) => e.took_s > e.fair_s).map((e) => ({ name: taskName(e), by: e.took_s - e.fair_s, when: moment(e.time), why: e.why })),
     ]);
     const ahead = [...data.task.values()].reduce((sum, r) => sum + (known(r.gap_s) && Math.abs(r.gap_s) < 1e9 ? -r.gap_s : 0), 0);
-    const said = [`Over all nodes ${span(data.head?.totals.saved_s)} since their plugins began to count. Running tasks are expected to save ${span(ahead)} more.`];
+    const said = [`All nodes have saved ${span(data.head?.totals.saved_s)} since their plugins started counting. Running tasks are expected to save another ${span(ahead)}.`];
     const about = data.single.ended;
-    if (about?.error) said.push(`How tasks have ended is not known: ${about.error}.`);
+    if (about?.error) said.push(`Finished tasks cannot be read: ${about.error}.`);
     else if (about) {
-      said.push(`Below: ${plural(ended.length, "task")} whose allocations Nomad still knows${oldest ? `, since ${moment(oldest)}` : ""}${about.all ? "" : ", of the newest 2,000 allocations"}. One that ended within 2 % of its fair share is not among them.`);
+      said.push(`Below: ${plural(ended.length, "finished task")} whose allocations Nomad still has${oldest ? `, since ${moment(oldest)}` : ""}${about.all ? "" : ", among the newest 2,000 allocations"}, without those that ended within 2 % of their fair-share time.`);
     }
     setText($("saved-text"), said.join(" "));
   },
@@ -435,10 +435,10 @@ function drawTask() {
   const sign = c ? [detail.alloc, detail.task, c.time.length, c.time.at(-1), t.no_curves] : [];
   fill($("task-charts"), sign, () => {
     if (!c) return [];
-    if (t.no_curves) return [el("p", "muted", `Its history is not known: ${t.no_curves}`)];
+    if (t.no_curves) return [el("p", "muted", `Its history cannot be read: ${t.no_curves}`)];
     return [
       chart({ title: t.status?.metric || "Metric", times: c.time, lines: [{ name: t.status?.metric || "value", values: c.value }], marks: c.marks }),
-      chart({ title: "CPU, of the node's pool", write: percent, times: c.time, lines: [{ name: "used", values: c.use }, { name: "limit", values: c.limit }], marks: c.marks, bounds: [0, 1] }),
+      chart({ title: "CPU, share of the node's pool", write: percent, times: c.time, lines: [{ name: "used", values: c.use }, { name: "limit", values: c.limit }], marks: c.marks, bounds: [0, 1] }),
       chart({ title: "Ahead of its fair share, CPU-seconds", times: c.time, lines: [{ name: "ahead", values: c.ahead }], marks: c.marks }),
       chart({ title: "Growth, per second", times: c.time, lines: [{ name: "growth", values: c.growth }], marks: c.marks }),
     ];
@@ -455,19 +455,19 @@ function factsOf(t) {
   const at = now();
   const all = [
     ["Job", `${t.namespace}/${t.job}, group ${t.group}, task ${t.task}`],
-    ["Allocation", `${t.alloc} on node ${t.node}${t.started ? `, runs for ${span((at - Date.parse(t.started)) / 1000)}` : ""}`],
+    ["Allocation", `${t.alloc} on node ${t.node}${t.started ? `, running for ${span((at - Date.parse(t.started)) / 1000)}` : ""}`],
     ["State", t.state + (states[t.state] ? `: ${states[t.state]}` : "")],
   ];
   if (!s) return all;
   all.push(["Rule", s.rule || "–"]);
   if (s.kind === "service") {
-    all.push(["Response", `${num(s.target.response_s)} s, asked for ${num(s.target.qoe_s)} s`]);
+    all.push(["Response", `${num(s.target.response_s)} s, target ${num(s.target.qoe_s)} s`]);
   } else {
     all.push(["Metric", `${s.metric || "?"} = ${num(s.value)} (${s.goal || "–"}), ${plural(s.reports, "report")}`]);
     all.push(["Steps", known(s.step) ? `${num(s.step)}${known(s.total) ? ` of ${num(s.total)}` : ""}` : "–"]);
     all.push(["Growth", known(s.growth) ? `${num(s.growth)} per second` : "not measured"]);
-    all.push(["End", s.fair.finish ? `in ${inTime(s.fair.finish, at)}; with its fair share in ${inTime(s.fair.fair_finish, at)}` : "not known"]);
-    all.push(["Left", `${num(s.fair.remaining_cpu_s)} CPU-seconds (${s.fair.remaining_why || "size not known"})`]);
+    all.push(["End", s.fair.finish ? `in ${inTime(s.fair.finish, at)}; with its fair share in ${inTime(s.fair.fair_finish, at)}` : "unknown"]);
+    all.push(["Left", `${num(s.fair.remaining_cpu_s)} CPU-seconds (${s.fair.remaining_why || "size unknown"})`]);
     all.push(["Ahead", `${num(s.fair.ahead_cpu_s)} CPU-seconds ahead of its fair share`]);
   }
   if (known(s.target.acceptable) || known(s.target.objective)) {
@@ -478,7 +478,7 @@ function factsOf(t) {
   if (known(s.resources.memory_mib)) all.push(["Memory", `${num(s.resources.memory_mib)} MiB`]);
   if (s.gpu) {
     all.push(["GPU", [s.gpu.state, s.gpu.why].filter(Boolean).join(": ")]);
-    for (const c of s.gpu.cards ?? []) all.push(["Card", `${c.model} ${c.uuid}: holds ${c.held_mib} of a share of ${c.share_mib} MiB, uses ${c.used_mib}, parked ${c.parked_mib}, waits for ${c.waiting_mib}`]);
+    for (const c of s.gpu.cards ?? []) all.push(["Card", `${c.model} ${c.uuid}: granted ${c.held_mib} MiB, share ${c.share_mib}, in use ${c.used_mib}, parked ${c.parked_mib}, waiting for ${c.waiting_mib}`]);
   }
   if (s.move.state) all.push(["Move", [s.move.state, s.move.why].filter(Boolean).join(": ")]);
   all.push(["Updated", `${moment(s.updated)}, driver ${s.version}, policy ${s.policy}`]);
@@ -505,7 +505,7 @@ async function askPolicies() {
 }
 
 function drawPolicies(c) {
-  setText($("policy-text"), `Every policy of a node, asked with the snapshot on which ${c.running || "the node's policy"} decided at ${moment(c.time)}. Limits are parts of the pool. Where moves go is the shim's to decide, and is not asked here.`);
+  setText($("policy-text"), `Each policy's decision on the snapshot that ${c.running || "the node's policy"} used at ${moment(c.time)}. Limits are shares of the pool. The shim's policies are not included.`);
   fill($("policies"), c, () => {
     const head = el("tr");
     const column = (title, cls) => {
@@ -515,10 +515,10 @@ function drawPolicies(c) {
       return th;
     };
     column("Job");
-    column("In force", "num");
-    for (const p of c.policies) column(p.name === c.running ? `${p.name} (runs)` : p.name, "num").title = p.synopsis;
+    column("Current", "num");
+    for (const p of c.policies) column(p.name === c.running ? `${p.name} (active)` : p.name, "num").title = p.synopsis;
     const what = (d) => (d.stop ? "stops" : known(d.limit) ? percent(d.limit) : "no limit");
-    const name = (t) => (t.job ? taskName(t) : "a task that this token may not read");
+    const name = (t) => (t.job ? taskName(t) : "a task this token may not read");
     const rows = c.tasks.map((t) => {
       const th = el("th", "", name(t));
       th.scope = "row";
@@ -536,8 +536,8 @@ function drawPolicies(c) {
     box.setAttribute("role", "region");
     box.setAttribute("aria-label", "Limits by policy");
     const why = c.tasks.map((t) => el("details", "", el("summary", "", name(t)), el("ul", "", ...t.decisions.map((d, i) =>
-      el("li", "", el("strong", "", c.policies[i].name), d ? ` ${what(d)} (${d.rule}): ${d.why}` : " nothing")))));
-    const cannot = c.policies.filter((p) => p.error).map((p) => el("p", "notice", `${p.name} cannot decide: ${p.error}`));
+      el("li", "", el("strong", "", c.policies[i].name), d ? ` ${what(d)} (${d.rule}): ${d.why}` : " no decision")))));
+    const cannot = c.policies.filter((p) => p.error).map((p) => el("p", "notice", `${p.name} failed: ${p.error}`));
     return c.tasks.length ? [box, ...cannot, el("h3", "", "Why"), ...why] : [el("p", "empty", "The snapshot has no tasks.")];
   });
 }

@@ -23,7 +23,8 @@ import (
 const (
 	// RuleService: the service has what its response time needs.
 	RuleService = "auto.service"
-	// RuleKeep: the service is as asked, or not measured on the node as it is now: its share stays.
+	// RuleKeep: the service meets its target, or was not measured with the present tasks: its
+	// share stays.
 	RuleKeep = "auto.service.keep"
 	// RuleBound: services need more than their maximum together.
 	RuleBound = "auto.service.bound"
@@ -122,7 +123,7 @@ func divide(s policy.Snapshot, p Params) []service {
 		}
 		if o.limit = min(policy.Share(got), 1); o.limit < o.need*(1-rounding) {
 			o.rule = RuleBound
-			o.why += fmt.Sprintf(", more than services may have together (%.4g)", bound)
+			o.why += fmt.Sprintf(", beyond what services may have together, %.4g", bound)
 		}
 		o.why += fmt.Sprintf("; limit %.4g → %.4g, use %.4g", s.Tasks[i].Bound(), o.limit, s.Tasks[i].Use)
 	}
@@ -148,10 +149,10 @@ func need(t policy.Task, event policy.Event, fair policy.Share, p Params) servic
 	case event != policy.EventNone && t.Bound() < 1:
 		o.need, o.why = t.Limit, "a task joined or left: keeps its limit until it is measured again"
 	case o.class == policy.Satisfied && t.Bound() < 1 && t.Use <= t.Limit:
-		o.need, o.why = t.Limit, fmt.Sprintf("answers in %.4g s, as asked (%.4g s)", *t.ResponseS, *t.ObjectiveS)
+		o.need, o.why = t.Limit, fmt.Sprintf("its response time, %.4g s, meets its target, %.4g s: keeps its limit", *t.ResponseS, *t.ObjectiveS)
 	default:
 		o.rule, o.need = RuleService, within(1-p.Tolerance/2)
-		o.why = fmt.Sprintf("answers in %.4g s, asked for %.4g s: needs %.4g of the pool", *t.ResponseS, *t.ObjectiveS, o.need)
+		o.why = fmt.Sprintf("response time %.4g s, target %.4g s: needs %.4g of the pool", *t.ResponseS, *t.ObjectiveS, o.need)
 	}
 	o.need = max(o.need, fair/2)
 	switch o.class {

@@ -31,7 +31,7 @@ import (
 const (
 	// RuleGood: better than asked: gives CPU away.
 	RuleGood = "dqoes.good"
-	// RuleSatisfied: as asked: the limit stays.
+	// RuleSatisfied: the target is met: the limit stays.
 	RuleSatisfied = "dqoes.satisfied"
 	// RuleBad: worse than asked: gets more.
 	RuleBad = "dqoes.bad"
