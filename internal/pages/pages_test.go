@@ -22,12 +22,13 @@ const root = "../.."
 // budgets are the most words that a page may have. Tables count, and so do their bars.
 var budgets = map[string]int{
 	"README.md":            900,
-	"ARCHITECTURE.md":      1200,
-	"CONTRIBUTING.md":      900,
+	"ARCHITECTURE.md":      825,
+	"CONTRIBUTING.md":      780,
 	"docs/README.md":       200,
-	"docs/concepts.md":     2900,
-	"docs/operations.md":   3400,
-	"docs/shim.md":         2100,
+	"docs/concepts.md":     2295,
+	"docs/operations.md":   2800,
+	"docs/shim.md":         1885,
+	"docs/jobs.md":         1425,
 	"docs/sim.md":          800,
 	"docs/evaluation.md":   3800,
 	"docs/dependencies.md": 1200,
