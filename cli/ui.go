@@ -22,7 +22,7 @@ type uiCommand struct{ command }
 
 func newUI(io IO) cli.Command { return uiCommand{command{io, "ui"}} }
 
-func (uiCommand) Synopsis() string { return "Serve a web page that shows live what Ebbtide does" }
+func (uiCommand) Synopsis() string { return "Serve a live web page of tasks, nodes and moves" }
 
 func (uiCommand) Help() string {
 	return strings.TrimSpace(`
@@ -30,25 +30,24 @@ Usage: ebbtide ui [options]
 
   Serves a web page that shows what "ebbtide top" shows: nodes, tasks, shared GPUs and
   moves, with curves, past moves and refusals, the time saved, and what each policy
-  would do now. It reads Nomad's API, and changes nothing.
+  would do now. It only reads Nomad's API.
 
-  On a loopback address, the default, the page reads with this command's own token,
-  for every user of this machine. On other addresses TLS and Nomad's ACLs are
-  required: each viewer gives a Nomad token, and sees what that token may read.
+  On a loopback address, the default, every user of this machine sees what this
+  command's token may read. Other addresses require TLS and Nomad's ACLs: each viewer
+  enters a Nomad token, and sees what that token may read.
 
 Options:
 
-  -listen ADDRESS        Where the page is served, host:port. Default:
-                         127.0.0.1:4680.
-  -tls-cert FILE         Certificate of the page, PEM. Required unless it is served on
-                         a loopback address.
-  -tls-key FILE          Its key.
-  -shim-namespace NAME   Namespace of the shim's variables, in which moves are
-                         written down. Default: default.
-  -shim-path PATH        Their path. Default: ebbtide/shim.
+  -listen ADDRESS        Address of the page, host:port. Default: 127.0.0.1:4680.
+  -tls-cert FILE         The page's certificate, PEM. Required unless ADDRESS is a
+                         loopback address.
+  -tls-key FILE          The certificate's key, PEM.
+  -shim-namespace NAME   Namespace of the shim's variables, which hold the moves.
+                         Default: default.
+  -shim-path PATH        Path of the shim's variables. Default: ebbtide/shim.
 
-Where ACLs are on, the token needs node:read, read-job and read-fs in the namespaces
-of the jobs, and to read the shim's variables for moves.
+With ACLs the token needs node:read, read-job and read-fs in the namespaces of the
+jobs, and read on the shim's variables for moves.
 ` + nomadHelp)
 }
 
@@ -77,7 +76,7 @@ func (c uiCommand) Run(args []string) int {
 	if err != nil {
 		return c.refuse(err)
 	}
-	client.Close() // it could be made: viewers have clients of their own
+	client.Close() // checked only: each viewer gets its own
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	if err := webui.Serve(ctx, o, func(url string) { fmt.Fprintf(c.io.Out, "Ebbtide's page is at %s\n", url) }); err != nil {
