@@ -34,7 +34,7 @@ func Options() []policy.Option {
 		{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer", Allowed: "`balanced`, `completion`, `quality`",
 			Doc: "Training tasks served first, while that makes no task late: soonest to end (`completion`: lowest mean), soonest to a good model (`quality`), or soonest to either."},
 		{Name: "fsp_scaling", Kind: policy.KindNumber, Default: `0.5`, Param: "scaling", Allowed: "> 0, ≤ 1",
-			Doc: "Exponent p: on k cores a training task is assumed to be k^p times as fast as on one. 1: tasks run one after the other on all the CPU they can use; below: each task in front has a whole core first."},
+			Doc: "Exponent p: on k cores a training task is assumed to be k^p times as fast as on one. 1: tasks run one after the other on all the CPU they can use; less: each task in front has a whole core first."},
 		{Name: "fsp_floor", Kind: policy.KindNumber, Default: `0.1`, Param: "floor", Allowed: "> 0, ≤ 1",
 			Doc: "Minimum CPU of a training task, as a fraction of its fair share."},
 	}
