@@ -41,7 +41,7 @@ func Options() []policy.Option {
 		{Name: "dqoes_step", Kind: policy.KindString, Default: `"proportional"`, Param: "step", Allowed: "`proportional`, `published`",
 			Doc: "DQoES: a limit moves half of the way to what the response time requires, at most to half or double; `published`: by `dqoes_beta`."},
 		{Name: "dqoes_headroom", Kind: policy.KindBool, Default: `true`, Param: "headroom", Allowed: "`true`, `false`",
-			Doc: "DQoES: idle CPU is reclaimable, too."},
+			Doc: "DQoES with `dqoes_step = \"published\"`: idle CPU is reclaimable, too."},
 	}
 }
 
