@@ -58,8 +58,15 @@ demo: needs-demo build nomad ## six training jobs on a real Nomad, with and with
 	$(GO) run ./e2e/demo
 
 test: needs-test lint build nomad $(BIN)/gotestsum ## everything that CI runs; at the end what was skipped, and why (PARTIAL=1: also where packages are missing)
-	$(MAKE) unit test-cgroup2 test-bundle e2e
+	$(MAKE) --no-print-directory -j2 chaos rest
+	$(MAKE) --no-print-directory e2e
 	@$(BIN)/gotestsum --format none --raw-command -- cat out/unit.json out/e2e.json
+
+# The chaos does not depend on time: it runs beside these.
+rest:
+	$(MAKE) --no-print-directory unit
+	$(MAKE) --no-print-directory test-cgroup2
+	$(MAKE) --no-print-directory test-bundle
 
 needs-%:
 	@missing=$$(ARCHES='$(ARCHES)' tools/needs $*); [ -z "$$missing" ] || { \
@@ -176,4 +183,4 @@ bench-cost: build nomad ## what policies, log reading and the plugin cost (20 mi
 clean: ## remove what was built here (the cached Nomad agent stays)
 	rm -rf $(BIN) $(DIST) out e2e/out
 
-.PHONY: docs screenshots help build product preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu release release-again test-release lint bench report bench-cost clean
+.PHONY: rest docs screenshots help build product preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu release release-again test-release lint bench report bench-cost clean

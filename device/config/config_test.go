@@ -60,7 +60,7 @@ func TestDocs(t *testing.T) {
 	options := Spec().GetObject().GetAttributes()
 	must.MapNotEmpty(t, options)
 	for name, spec := range options {
-		row := fmt.Sprintf("\n| `%s` | `%s` |", name, spec.GetDefault().GetDefault().GetLiteral().GetValue())
+		row := fmt.Sprintf("\n* `%s` (`%s`): ", name, spec.GetDefault().GetDefault().GetLiteral().GetValue())
 		must.StrContains(t, string(text), row)
 	}
 }

@@ -27,29 +27,29 @@ const (
 // publishes.
 type Report struct {
 	State    State     `json:"state"` // `running`, `waiting` (for memory), `paused`, `parked`, `lost`
-	Since    time.Time `json:"since"` // when it entered this state
-	Why      string    `json:"why"`   // why it does not run, in a sentence; empty while running
+	Since    time.Time `json:"since"` // start of this state
+	Why      string    `json:"why"`   // why it does not run; empty while running
 	Cards    []Card    `json:"cards"`
-	Unparked string    `json:"not_parked"` // why its memory cannot be parked, or why the last attempt failed; empty if it succeeded
+	Unparked string    `json:"not_parked"` // why its memory cannot be parked or the last attempt failed; empty after a success
 
-	Denied  uint64  `json:"denied"`   // denied requests for memory
-	WaitedS float64 `json:"waited_s"` // seconds that granted requests have waited
-	Pauses  int     `json:"pauses"`   // pauses so far, those for parking included
-	PausedS float64 `json:"paused_s"` // seconds in completed pauses
-	Parks   int     `json:"parks"`    // times that its memory was parked
-	ParkedS float64 `json:"parked_s"` // seconds parked, completed times only
+	Denied  uint64  `json:"denied"`   // denied requests
+	WaitedS float64 `json:"waited_s"` // total wait of granted requests
+	Pauses  int     `json:"pauses"`   // pauses, including those for parking
+	PausedS float64 `json:"paused_s"` // duration of completed pauses
+	Parks   int     `json:"parks"`    // times parked
+	ParkedS float64 `json:"parked_s"` // duration of completed parkings
 }
 
 // Card is a container's use of a card, in MiB.
 type Card struct {
-	UUID       string `json:"uuid"`        // the card's UUID
-	Model      string `json:"model"`       // the card's model
-	MemoryMiB  uint64 `json:"memory_mib"`  // the card's memory
-	ShareMiB   uint64 `json:"share_mib"`   // the task's share of it
+	UUID       string `json:"uuid"`        // of the card
+	Model      string `json:"model"`       // of the card
+	MemoryMiB  uint64 `json:"memory_mib"`  // of the card
+	ShareMiB   uint64 `json:"share_mib"`   // the task's share
 	HeldMiB    uint64 `json:"held_mib"`    // memory granted to the task
-	UsedMiB    uint64 `json:"used_mib"`    // memory used according to NVML; much more than held means that some bypasses the gate
-	ParkedMiB  uint64 `json:"parked_mib"`  // of the held memory, what is in host memory
-	WaitingMiB uint64 `json:"waiting_mib"` // memory that it waits for
+	UsedMiB    uint64 `json:"used_mib"`    // memory used, by NVML; far above `held_mib`: allocations bypass the gate
+	ParkedMiB  uint64 `json:"parked_mib"`  // part of `held_mib` in host memory
+	WaitingMiB uint64 `json:"waiting_mib"` // requested memory, not granted yet
 }
 
 // ParkedMiB is the total parked memory of all cards.

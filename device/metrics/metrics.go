@@ -65,7 +65,7 @@ func New() *Metrics {
 	m := &Metrics{Registry: r.Registry}
 	m.grants = r.CounterVec("grants_total", "Granted requests for memory of a card.", "card")
 	m.grantsBytes = r.CounterVec("granted_bytes_total", "Memory of a card granted.", "card")
-	m.denials = r.CounterVec("denials_total", "Denied requests for memory of a card: memory, there can be no room, or timeout, of max_wait.", "card", "reason")
+	m.denials = r.CounterVec("denials_total", "Denied requests for memory of a card: no room possible (memory), or max_wait exceeded (timeout).", "card", "reason")
 	m.Wait = r.Histogram("request_wait_seconds", "Wait of granted requests.", []float64{0.001, 0.01, 0.1, 1, 5, 15, 60, 300, 900, 3600})
 	seconds := prometheus.ExponentialBuckets(0.05, 2.5, 9) // to 76 s
 	m.Parkings = r.Results("parkings_total", "Attempts to park a container.")
@@ -73,7 +73,7 @@ func New() *Metrics {
 	m.Restores = r.Results("restores_total", "Attempts to restore a container.")
 	m.Restore = r.Histogram("restore_duration_seconds", "Duration of moving a container's memory back.", seconds)
 	m.Kills = r.Counter("kills_total", "Containers killed because their memory could not be restored.")
-	m.Faults = r.Counter("gate_faults_total", "Gate connections ended because of a client's error.")
+	m.Faults = r.Counter("gate_faults_total", "Gate connections ended for a client's error.")
 	m.Refused = r.Counter("gate_refused_connections_total", "Gate connections refused because the container had too many.")
 	m.cards.Store(&[]Card{})
 	r.MustRegister(collector{m})
@@ -147,7 +147,7 @@ var (
 	descOutside     = subsystem.Desc("memory_outside_bytes", "Memory of a card held by processes unknown to the gate.", "card")
 	descParked      = subsystem.Desc("memory_parked_bytes", "Memory of a card parked in host memory.", "card")
 	descWaiting     = subsystem.Desc("waiting_requests", "Requests waiting for memory of a card.", "card")
-	descWaitBytes   = subsystem.Desc("waiting_bytes", "Memory of a card requested and waited for.", "card")
+	descWaitBytes   = subsystem.Desc("waiting_bytes", "Memory of a card in waiting requests.", "card")
 	descOnCard      = subsystem.Desc("card_containers", "Containers on a card.", "card")
 	descContainers  = subsystem.Desc("containers", "Containers on cards, by state.", "state")
 

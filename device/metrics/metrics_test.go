@@ -63,11 +63,11 @@ ebbtide_gpu_containers{state="parked"} 1
 ebbtide_gpu_containers{state="paused"} 0
 ebbtide_gpu_containers{state="running"} 2
 ebbtide_gpu_containers{state="waiting"} 0
-# HELP ebbtide_gpu_denials_total Denied requests for memory of a card: memory, there can be no room, or timeout, of max_wait.
+# HELP ebbtide_gpu_denials_total Denied requests for memory of a card: no room possible (memory), or max_wait exceeded (timeout).
 # TYPE ebbtide_gpu_denials_total counter
 ebbtide_gpu_denials_total{card="GPU-1",reason="memory"} 0
 ebbtide_gpu_denials_total{card="GPU-1",reason="timeout"} 0
-# HELP ebbtide_gpu_waiting_bytes Memory of a card requested and waited for.
+# HELP ebbtide_gpu_waiting_bytes Memory of a card in waiting requests.
 # TYPE ebbtide_gpu_waiting_bytes gauge
 ebbtide_gpu_waiting_bytes{card="GPU-1"} 30
 `), "ebbtide_gpu_cards", "ebbtide_gpu_card_containers", "ebbtide_gpu_container_held_bytes", "ebbtide_gpu_containers", "ebbtide_gpu_denials_total", "ebbtide_gpu_waiting_bytes"))

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	PresetAuto        = "auto"        // all kinds
-	PresetHuggingFace = "huggingface" // {'loss': 0.5, 'epoch': 1.0}, old and new quoting, and the bars between
+	PresetAuto        = "auto"        // all of these
+	PresetHuggingFace = "huggingface" // {'loss': 0.5, 'epoch': 1.0}, old and new quoting, and progress bars
 	PresetKeras       = "keras"       // 12/469 ━━━ 1s 2ms/step - loss: 0.5, [===>..] and verbose=2
 	PresetLightning   = "lightning"   // Epoch 3:  10%|█ | 10/100 [00:01<00:09, train_loss=0.5]
 	PresetTQDM        = "tqdm"        // 10%|█ | 10/100 [00:01<00:09, loss=0.5]

@@ -66,13 +66,13 @@ func (n Number) Known() bool {
 // elastic CPU pool (1 = all of it). The comment at each field is also its row in
 // docs/reference.md (make docs).
 type Status struct {
-	Schema  int    `json:"schema"`  // layout of the file, 1; fields may be added without raising it
+	Schema  int    `json:"schema"`  // layout version, 1; unchanged by new fields
 	Version string `json:"version"` // of the driver
 
-	Task      string `json:"task"`                // name of the task
-	Alloc     string `json:"alloc"`               // ID of the allocation
-	Job       string `json:"job"`                 // ID of the job
-	Namespace string `json:"namespace,omitempty"` // of the job; absent if unknown
+	Task      string `json:"task"`                // in Nomad
+	Alloc     string `json:"alloc"`               // in Nomad
+	Job       string `json:"job"`                 // in Nomad
+	Namespace string `json:"namespace,omitempty"` // in Nomad; absent if unknown
 
 	Engine    string `json:"engine"`    // the agent's option
 	Policy    string `json:"policy"`    // the agent's option
@@ -82,19 +82,19 @@ type Status struct {
 	Kind     string    `json:"kind"`     // `training`, or `service` (with `ebbtide_qoe_target`)
 	Category string    `json:"category"` // `NL` growing, `WL` watching, `CL` converged; empty for services and exempt tasks
 	Class    string    `json:"class"`    // of a service: `G` better than its target, `S` satisfied, `B` worse; empty if not measured
-	Since    time.Time `json:"since"`    // when it entered this category or class
+	Since    time.Time `json:"since"`    // start of this category or class
 
 	Target Target `json:"target"`
 
-	Metric   string `json:"metric"`         // name of the metric; empty until one was seen
+	Metric   string `json:"metric"`         // name of the metric; empty before the first report
 	Goal     string `json:"goal"`           // `min`, `max`
 	Value    Number `json:"value"`          // last report; null also for NaN and infinity
 	Step     Number `json:"step"`           // of the last report
 	Total    Number `json:"total"`          // steps of the whole training
 	Progress Number `json:"progress_per_s"` // gain per second of wall time
-	Growth   Number `json:"growth"`         // gain per second with the whole pool: in ranges of the values so far (`robust`) or the metric's unit (`published`)
+	Growth   Number `json:"growth"`         // gain per second with the whole pool, in units of the range of the values so far (`robust`) or of the metric (`published`)
 	Reports  int64  `json:"reports"`        // values read so far
-	Plateau  bool   `json:"plateau"`        // no growth is discernible from noise (`robust`)
+	Plateau  bool   `json:"plateau"`        // growth cannot be told from noise (`robust`)
 	Diverged bool   `json:"diverged"`       // the metric is NaN or infinite
 
 	Fair      Fair      `json:"fair"`
@@ -106,14 +106,14 @@ type Status struct {
 	GPU *handoff.Report `json:"gpu,omitempty"`
 
 	Use              Number `json:"use"`                   // CPU over the last interval, a fraction of the pool
-	CPUSeconds       Number `json:"cpu_s"`                 // CPU-seconds since the task started
-	Periods          uint64 `json:"cfs_periods"`           // periods of the kernel's quota so far
-	ThrottledPeriods uint64 `json:"cfs_throttled_periods"` // periods in which the task was throttled
-	Throttled        Number `json:"throttled_s"`           // seconds throttled
+	CPUSeconds       Number `json:"cpu_s"`                 // CPU time since the task started
+	Periods          uint64 `json:"cfs_periods"`           // quota periods so far
+	ThrottledPeriods uint64 `json:"cfs_throttled_periods"` // throttled periods
+	Throttled        Number `json:"throttled_s"`           // time throttled
 
 	Limit Limit  `json:"limit"`
 	Rule  string `json:"rule"` // the rule that decided
-	Why   string `json:"why"`  // how limit and category came about, in a sentence
+	Why   string `json:"why"`  // explanation of limit and category
 
 	Updated time.Time `json:"updated"` // when the file was written
 	Node    Node      `json:"node"`
@@ -122,21 +122,21 @@ type Status struct {
 // Target is what the job asked for, and what it has reached.
 type Target struct {
 	State      string `json:"state"`      // `training`, `acceptable`, `objective`
-	Acceptable Number `json:"acceptable"` // `ebbtide_acceptable`
-	Objective  Number `json:"objective"`  // `ebbtide_objective`
-	Hold       int    `json:"hold"`       // `ebbtide_target_hold`
-	QoE        Number `json:"qoe_s"`      // `ebbtide_qoe_target`, in seconds
-	Response   Number `json:"response_s"` // mean response time of the last interval, in seconds
+	Acceptable Number `json:"acceptable"` // as in `meta`
+	Objective  Number `json:"objective"`  // as in `meta`
+	Hold       int    `json:"hold"`       // as in `meta`
+	QoE        Number `json:"qoe_s"`      // as in `meta`
+	Response   Number `json:"response_s"` // mean response time of the last interval
 }
 
 // Fair compares a training task with its twin, which runs as under plain Nomad.
 type Fair struct {
-	RemainingCPUS Number    `json:"remaining_cpu_s"`      // CPU-seconds until the task ends
-	QualityCPUS   Number    `json:"quality_cpu_s"`        // CPU-seconds to the acceptable target, else to 60 % of the work; 0 once there or on a plateau
+	RemainingCPUS Number    `json:"remaining_cpu_s"`      // until the task ends
+	QualityCPUS   Number    `json:"quality_cpu_s"`        // to the acceptable target, else to 60 % of the work; 0 once reached or on a plateau
 	Source        string    `json:"remaining_from"`       // its basis: `steps`, `epochs`, `meta`, `assumed` (command or environment), `earlier` (a previous run), `objective` (the curve); empty if unknown
-	Why           string    `json:"remaining_why"`        // the same as a sentence
-	AheadCPUS     Number    `json:"ahead_cpu_s"`          // CPU-seconds used beyond its fair share; negative if less
-	CapCores      Number    `json:"cap_cores"`            // the most cores that it can use: its runnable threads
+	Why           string    `json:"remaining_why"`        // the same in a sentence
+	AheadCPUS     Number    `json:"ahead_cpu_s"`          // used beyond its fair share; negative if less
+	CapCores      Number    `json:"cap_cores"`            // most cores that it can use: its runnable threads
 	Finish        time.Time `json:"finish,omitzero"`      // expected end
 	FairFinish    time.Time `json:"fair_finish,omitzero"` // expected end with its fair share, if no task joins
 	Late          bool      `json:"late"`                 // with its fair share it would have ended by now
@@ -146,19 +146,19 @@ type Fair struct {
 // shim moves it to another node.
 type SpeCon struct {
 	Category     string    `json:"category"`      // `PC` progressing, `WC` watching, `CC` converged; empty until an interval has passed
-	Since        time.Time `json:"since"`         // when it entered this category
+	Since        time.Time `json:"since"`         // start of this category
 	Gain         Number    `json:"gain"`          // change of the metric in the last interval, as a fraction of its range
 	PreviousGain Number    `json:"previous_gain"` // the same, one interval earlier
 	RequestMove  bool      `json:"request_move"`  // converged while more than one task on the node still learns
-	Why          string    `json:"why"`           // how it came about, in a sentence
+	Why          string    `json:"why"`           // explanation of the category
 }
 
 // Move is the state of a task's preparation to move to another node.
 type Move struct {
 	State string    `json:"state"`           // empty, `saving`, `ready`, `frozen`, `failed`
-	Path  string    `json:"path,omitempty"`  // the checkpoint, as the task names it
+	Path  string    `json:"path,omitempty"`  // the checkpoint's path in the task
 	Bytes int64     `json:"bytes,omitempty"` // its size
-	Step  Number    `json:"step"`            // the checkpoint has this step or a later one
+	Step  Number    `json:"step"`            // lower bound of the checkpoint's step
 	Until time.Time `json:"until,omitzero"`  // end of the lease
 	Why   string    `json:"why,omitempty"`   // why it failed
 }
@@ -173,12 +173,12 @@ const (
 // Resources are what the task uses beside CPU, and its growth efficiency for each
 // (FlowCon, eq. 2): progress per second divided by R.
 type Resources struct {
-	MemoryMiB     Number `json:"memory_mib"`        // memory in use less inactive files
+	MemoryMiB     Number `json:"memory_mib"`        // memory in use without inactive files
 	MemoryGrowth  Number `json:"memory_growth"`     // progress per second divided by the fraction of the node's memory
-	BlockMiBs     Number `json:"block_mib_per_s"`   // read and written over the last interval
-	BlockGrowth   Number `json:"block_growth"`      // progress per MiB of it
-	NetworkMiBs   Number `json:"network_mib_per_s"` // received and sent over the last interval; null in the host's network
-	NetworkGrowth Number `json:"network_growth"`    // progress per MiB of it
+	BlockMiBs     Number `json:"block_mib_per_s"`   // block I/O over the last interval
+	BlockGrowth   Number `json:"block_growth"`      // progress per MiB of block I/O
+	NetworkMiBs   Number `json:"network_mib_per_s"` // network I/O over the last interval; null in the host's network
+	NetworkGrowth Number `json:"network_growth"`    // progress per MiB of network I/O
 }
 
 // Limit is a task's CPU limit: as decided, as translated for the kernel, and as read
@@ -199,17 +199,17 @@ type Kernel struct {
 // Node summarises the tasks of the node.
 type Node struct {
 	PoolCores     Number            `json:"pool_cores"`      // cores of the pool now
-	Tasks         int               `json:"tasks"`           // Ebbtide's tasks on the node, unlimited ones included
+	Tasks         int               `json:"tasks"`           // Ebbtide's tasks, including unlimited ones
 	Use           Number            `json:"use"`             // their CPU over the last interval, a fraction of the pool
 	Counts        map[string]int    `json:"counts"`          // training tasks by category
 	Classes       map[string]int    `json:"classes"`         // services by class
 	GrowthSum     map[string]Number `json:"growth_sum"`      // sum of `growth` by category
 	SpeCon        map[string]int    `json:"specon"`          // training tasks by SpeCon category
-	RemainingCPUS Number            `json:"remaining_cpu_s"` // CPU-seconds that training tasks of known size still need
+	RemainingCPUS Number            `json:"remaining_cpu_s"` // remaining work of training tasks of known size
 	Sized         int               `json:"sized"`           // number of those tasks
-	SavedS        Number            `json:"saved_s"`         // seconds that ended tasks have gained over their fair shares
+	SavedS        Number            `json:"saved_s"`         // gained by ended tasks over their fair shares
 	Alpha         Number            `json:"alpha"`           // FlowCon's threshold in use; −1 = categories do not change
-	IntervalS     Number            `json:"interval_s"`      // seconds until the next decision
+	IntervalS     Number            `json:"interval_s"`      // until the next decision
 }
 
 func blank() Status {

@@ -99,22 +99,22 @@ func (e allResults) goals() (string, error) {
 		{"real, `balanced`: mean", "≤ −28 %", real([]string{balanced}, timeOf(metrics.Completion)), atMost(0.72), ""},
 		{"real, `balanced`: time to 95 % of the quality", "≤ −20 %", real([]string{balanced}, timeOf(metrics.Quality95)), atMost(0.80), "a job's last improvement cannot be predicted"},
 		{"real, both: worst job", "≤ 1.05", real([]string{balanced, completion}, worst), atMost(1.05), "as above"},
-		{"real, both: last end", "≤ 0 %", real([]string{balanced, completion}, timeOf(metrics.Makespan)), atMost(1), "a long job that runs alone at the end cannot use a second core fully"},
+		{"real, both: last end", "≤ 0 %", real([]string{balanced, completion}, timeOf(metrics.Makespan)), atMost(1), "a long last job cannot use a second core fully"},
 		{"simulated: mean, in every scenario", "≤ 0 %", sim("", all, func(_ string, s metrics.Summary) (float64, string) {
 			r := s.Time(metrics.Completion).Ratio
 			return r.Mean, change(r) + " %"
 		}), atMost(1), ""},
 		{"simulated, true sizes: worst job", "≤ 1.05", sim("exact", all, simWorst), atMost(1.05),
-			"in `adaptdl` one job of 85 s, with decisions every 20 s; the next worst is 1.06. On several nodes the guarantee does not hold"},
+			"in `adaptdl` one job of 85 s, with decisions every 20 s; next worst 1.06. No guarantee on several nodes"},
 		{"simulated, sizes estimated: worst job", "≤ 1.3", sim("estimated", all, simWorst), atMost(1.3),
-			"on several nodes the guarantee does not hold"},
+			"no guarantee on several nodes"},
 		{"simulated, `completion`: gain, of `srpt`'s", "≥ 85 %", sim("", all[1:], func(set string, s metrics.Summary) (float64, string) {
 			best, err := e.simOf(set, metrics.Bound)
 			if err != nil {
 				return math.NaN(), ""
 			}
 			return -s.Gain() / best.Gain(), e.bound(set, s) + " %"
-		}), atMost(-0.85), "giving whole cores first costs where jobs scale linearly; where they do not (`threads`) it gains more than `srpt`"},
+		}), atMost(-0.85), "giving whole cores first costs where jobs scale linearly; elsewhere (`threads`) it gains more than `srpt`"},
 	}
 	values, on, err := e.accuracy()
 	if err != nil {
@@ -154,7 +154,7 @@ func (e allResults) noise(policies []string) string {
 	if len(all) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("noise of a shared machine: between single runs the CPU time of the same steps differed by %s to %s",
+	return fmt.Sprintf("noise of a shared machine: CPU time for the same steps differed by %s to %s between runs",
 		percent(slices.Min(all)), percent(slices.Max(all)))
 }
 
@@ -174,20 +174,20 @@ func publications() []publication {
 		cluster = "flowcon@alg4"
 	)
 	return []publication{
-		{flowcon, "1 node, 3 jobs", "MNIST −26 to −32 %, last end −1 to −5 %", "papers 3 estimated", node, ""},
-		{flowcon, "1 node, 5 jobs", "best job −42.1 %", "papers 5 estimated", node, ""},
-		{"FlowCon", "1 node, 10 jobs", "9 of 10 faster, worst 1.01, last end −2.5 %", "papers estimated", node, ""},
-		{"FlowCon", "1 node, 15 jobs", "11 of 15 faster, worst 1.06, last end −1.5 %", "papers 15 estimated", node, ""},
-		{later, "4 nodes, 20 jobs", "mean −18.9 %, 18 of 20 faster, best −68.8 %, last end −18.0 %", "four 20 estimated", cluster, ""},
-		{later, "4 nodes, 40 jobs", "mean −8.9 %, 24 of 40 faster, worst 1.85, last end −12.9 %", "four 40 estimated", cluster, ""},
-		{later, "8 equal nodes, 60 jobs", "mean −1.2 %, 31 of 60 faster, worst 3.7, last end −7.2 %", "eight 60 estimated", cluster, ""},
-		{later, "8 mixed nodes, 60 jobs", "mean −0.8 %, 32 of 60 faster, worst 5.8, last end −9.6 %", "cluster estimated", cluster, ""},
-		{"SpeCon", "4 nodes, 20 jobs, fixed or random", "mean −14.7 or −13.6 %, last end −5.6 or −24.7 %", "four 20 estimated", "specon", ""},
-		{"SpeCon", "8 nodes, 50 jobs", "mean −7.2 %, 30 of 50 faster, best −41.5 %, last end −11.1 %", "eight 50 estimated", "specon", ""},
+		{flowcon, "1 node, 3 jobs", "MNIST −26 to −32, last end −1 to −5", "papers 3 estimated", node, ""},
+		{flowcon, "1 node, 5 jobs", "best job −42.1", "papers 5 estimated", node, ""},
+		{"FlowCon", "1 node, 10 jobs", "9 of 10 faster, worst 1.01, last end −2.5", "papers estimated", node, ""},
+		{"FlowCon", "1 node, 15 jobs", "11 of 15 faster, worst 1.06, last end −1.5", "papers 15 estimated", node, ""},
+		{later, "4 nodes, 20 jobs", "mean −18.9, 18 of 20 faster, best −68.8, last end −18.0", "four 20 estimated", cluster, ""},
+		{later, "4 nodes, 40 jobs", "mean −8.9, 24 of 40 faster, worst 1.85, last end −12.9", "four 40 estimated", cluster, ""},
+		{later, "8 equal nodes, 60 jobs", "mean −1.2, 31 of 60 faster, worst 3.7, last end −7.2", "eight 60 estimated", cluster, ""},
+		{later, "8 mixed nodes, 60 jobs", "mean −0.8, 32 of 60 faster, worst 5.8, last end −9.6", "cluster estimated", cluster, ""},
+		{"SpeCon", "4 nodes, 20 jobs, fixed or random", "mean −14.7 or −13.6, last end −5.6 or −24.7", "four 20 estimated", "specon", ""},
+		{"SpeCon", "8 nodes, 50 jobs", "mean −7.2, 30 of 50 faster, best −41.5, last end −11.1", "eight 50 estimated", "specon", ""},
 		{"SpeCon", "save and resume a job", "< 5 s", "", "", "[1.2 s, at most 2.2 s](#kept-by-hand)"},
-		{"TRADL", "1 node, 5 jobs, to the full target", "−48.2, −18.0, −17.4 %; 10 jobs: mean −17.2 %", "targets 5 estimated", "tradl", ""},
+		{"TRADL", "1 node, 5 jobs, to the full target", "−48.2, −18.0, −17.4; 10 jobs: mean −17.2", "targets 5 estimated", "tradl", ""},
 		{"DQoES", "4 nodes, 40 services", "satisfied per node 8, 5, 7, 6 against 1, 0, 1, 1", "", "", "one node: [5 of 10 against 1](#services)"},
-		{"Adaptive F-S", "GPU jobs, homogeneous or mixed", "time −16.4 or −15.6 %, memory used +52.5 or +10.3 %", "", "", "modelled: [−14.7 or −15.2 %, +38 or +39 %](#sharing-a-gpu)"},
+		{"Adaptive F-S", "GPU jobs, homogeneous or mixed", "time −16.4 or −15.6, memory used +52.5 or +10.3", "", "", "modelled: [−14.7 or −15.2, +38 or +39](#sharing-a-gpu)"},
 		{"GPU gate", "AlexNet containers on one card", "plain: the 5th fails; gate: 7 run", "", "", "fake card: [the same, and 20 run](#sharing-a-gpu)"},
 	}
 }

@@ -137,7 +137,7 @@ func (e allResults) served() string {
 			rows = append(rows, append([]string{kase}, pick(r, 0, 1, 2, 3)...))
 		}
 	}
-	return e.originOf(x, result.DQoES) + missed + " Medians (best … worst):\n\n" + table(header, rows)
+	return e.originOf(x, result.DQoES) + missed + " Medians (best…worst):\n\n" + dense(table(header, rows))
 }
 
 // mixed is the table of all kinds on one node.
@@ -155,13 +155,16 @@ func (e allResults) mixed() string {
 			rows = append(rows, []string{r[0], r[4]})
 		}
 	}
-	out := e.originOf(x, result.Auto) + "\n\n" + table([]string{"policy", "service 1", "service 2"}, rows)
+	out := e.originOf(x, result.Auto) + "\n\n" + dense(table([]string{"policy", "service 1", "service 2"}, rows))
 	var parts []string
 	for _, r := range tables[1].Rows {
 		parts = append(parts, "`"+r[0]+"` "+r[1])
 	}
-	return out + "\n\nThe training jobs' part of the pool meanwhile, all together: " + strings.Join(parts, ", ") + "."
+	return out + "\n\nThe training jobs' part of the pool meanwhile: " + dense(strings.Join(parts, ", ")) + "."
 }
+
+// dense writes ranges as elsewhere on the page.
+func dense(s string) string { return strings.ReplaceAll(s, " … ", "…") }
 
 // pick returns some cells of a row.
 func pick(row []string, which ...int) []string {
@@ -252,16 +255,23 @@ func (e allResults) compared() string {
 		}
 	}
 	var rows [][]string
+	var few []string // in too few scenarios for a row
 	for _, policy := range policies[elsewhere:] {
 		row := []string{policy}
+		var in []string
 		for _, set := range sets {
 			cell := ""
 			if s, err := e.simOf(set+" estimated", policy); err == nil {
 				cell = fmt.Sprintf("%s; %.2f", points(s.Time(metrics.Completion).Ratio.Mean), s.Ratio.Max)
+				in = append(in, cell+" in `"+set+"`")
 			}
 			row = append(row, cell)
 		}
-		rows = append(rows, row)
+		if len(in) < 3 {
+			few = append(few, "* `"+policy+"`: "+strings.Join(in, ", "))
+		} else {
+			rows = append(rows, row)
+		}
 	}
-	return table(append([]string{"policy"}, sets...), rows)
+	return table(append([]string{"policy"}, sets...), rows) + "\n\n" + strings.Join(few, "\n")
 }

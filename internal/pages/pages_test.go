@@ -21,18 +21,21 @@ const root = "../.."
 
 // budgets are the most words that a page may have. Tables count, and so do their bars.
 var budgets = map[string]int{
-	"README.md":            900,
-	"ARCHITECTURE.md":      825,
-	"CONTRIBUTING.md":      780,
-	"docs/README.md":       200,
-	"docs/concepts.md":     2295,
-	"docs/operations.md":   2800,
-	"docs/shim.md":         1885,
-	"docs/jobs.md":         1425,
-	"docs/sim.md":          800,
-	"docs/evaluation.md":   3800,
-	"docs/dependencies.md": 1200,
-	"docs/metrics.md":      1700,
+	"README.md":             900,
+	"ARCHITECTURE.md":       825,
+	"CONTRIBUTING.md":       780,
+	"docs/README.md":        200,
+	"docs/concepts.md":      2295,
+	"docs/operations.md":    2800,
+	"docs/shim.md":          1885,
+	"docs/jobs.md":          1425,
+	"docs/reference.md":     5380,
+	"docs/gpu.md":           2420,
+	"docs/gpu-internals.md": 1195,
+	"docs/sim.md":           670,
+	"docs/evaluation.md":    3240,
+	"docs/dependencies.md":  1060,
+	"docs/metrics.md":       1470,
 }
 
 // inAll is the most words of all of docs.

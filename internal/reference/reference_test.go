@@ -84,22 +84,25 @@ func tables(t *testing.T) map[string]string {
 	out["policies"] = l.String()
 
 	for _, block := range options.Schema() {
-		b = newTable("field", "default", "allowed", "meaning")
+		l = new(list)
 		for _, f := range block.Fields {
-			allowed := f.Allowed
+			values := f.Allowed
 			if f.Type == "bool" {
-				allowed = "`true`, `false`"
+				values = "`true`, `false`"
 			}
-			b.cells(t, []string{code(f.Name), allowed, f.Doc}, code(f.Name), f.Default, allowed, f.Doc)
+			if f.Default != "" {
+				values += "; default " + f.Default
+			}
+			l.value(t, f.Name, values, f.Doc)
 		}
-		out[block.Name] = b.String()
+		out[block.Name] = l.String()
 	}
 
-	b = newTable("key", "allowed", "meaning")
+	l = new(list)
 	for _, k := range options.Meta() {
-		b.row(t, code(k.Name), k.Allowed, k.Doc)
+		l.value(t, k.Name, k.Allowed, k.Doc)
 	}
-	out["meta"] = b.String()
+	out["meta"] = l.String()
 
 	l = new(list)
 	for _, c := range constants(t, root+"/driver/progress", "Preset") {
@@ -164,12 +167,15 @@ func (l *list) item(t *testing.T, name, meaning string) {
 	fmt.Fprintf(l, "* %s: %s\n", name, strings.Join(strings.Fields(meaning), " "))
 }
 
-// row adds a row. No cell may be empty: what the code does not describe is an error.
-func (b *table) row(t *testing.T, cells ...string) { b.cells(t, cells, cells...) }
+// value adds something that can be set, with the values that it takes.
+func (l *list) value(t *testing.T, name, values, meaning string) {
+	must.NotEq(t, "", values, must.Sprintf("the values of %s are not described in the code", name))
+	l.item(t, "`"+name+"` ("+values+")", meaning)
+}
 
-// cells adds a row of which only some cells are required.
-func (b *table) cells(t *testing.T, required []string, cells ...string) {
-	must.SliceNotContains(t, required, "", must.Sprintf("something of %v is not described in the code", cells))
+// row adds a row. No cell may be empty: what the code does not describe is an error.
+func (b *table) row(t *testing.T, cells ...string) {
+	must.SliceNotContains(t, cells, "", must.Sprintf("something of %v is not described in the code", cells))
 	for i, c := range cells {
 		cells[i] = strings.ReplaceAll(strings.Join(strings.Fields(c), " "), "|", `\|`)
 	}

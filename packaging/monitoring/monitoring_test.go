@@ -73,19 +73,6 @@ func families(t *testing.T) (all []*dto.MetricFamily) {
 	return all
 }
 
-// unit is what the end of a metric's name says.
-func unit(name string) string {
-	name = strings.TrimSuffix(name, "_total")
-	for _, u := range [][2]string{
-		{"_timestamp_seconds", "Unix time"}, {"_cpu_seconds", "CPU-seconds"}, {"_seconds", "seconds"}, {"_bytes", "bytes"}, {"_cores", "cores"}, {"_ratio", "fraction"},
-	} {
-		if strings.HasSuffix(name, u[0]) {
-			return u[1]
-		}
-	}
-	return ""
-}
-
 func page(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/metrics.md")
@@ -95,7 +82,7 @@ func page(t *testing.T) string {
 
 // The page has a row for each metric, as it is exported.
 func TestDocs_metrics(t *testing.T) {
-	want := "| metric | type | unit | meaning |\n| --- | --- | --- | --- |\n"
+	want := "| metric | type | meaning |\n| --- | --- | --- |\n"
 	for _, f := range families(t) {
 		name := f.GetName()
 		var labels []string
@@ -105,7 +92,7 @@ func TestDocs_metrics(t *testing.T) {
 		if len(labels) > 0 {
 			name += "{" + strings.Join(labels, ",") + "}"
 		}
-		want += fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, strings.ToLower(f.GetType().String()), unit(f.GetName()), f.GetHelp())
+		want += fmt.Sprintf("| `%s` | %s | %s |\n", name, strings.ToLower(f.GetType().String()), f.GetHelp())
 	}
 	_, got, _ := strings.Cut(page(t), "<!-- metrics -->\n")
 	got, _, _ = strings.Cut(got, "<!-- end of metrics -->")

@@ -21,14 +21,13 @@ import (
 
 // Rules besides those of fsp.
 const (
-	// RuleService: the service has what its response time needs.
+	// RuleService: the service has what its response time requires.
 	RuleService = "auto.service"
-	// RuleKeep: the service meets its target, or was not measured with the present tasks: its
-	// share stays.
+	// RuleKeep: satisfied, or not measured since the tasks last changed: its share stays.
 	RuleKeep = "auto.service.keep"
-	// RuleBound: services need more than their maximum together.
+	// RuleBound: services together need more than their maximum.
 	RuleBound = "auto.service.bound"
-	// RuleObjective: the training task stops at its objective, with its fair share until then.
+	// RuleObjective: objective reached: fair share until the task stops.
 	RuleObjective = "auto.objective"
 )
 

@@ -23,7 +23,7 @@ func Policy() policy.Policy {
 			policy.Under("fsp", fsp.Options()),
 			[]policy.Option{
 				{Name: "service_share", Kind: policy.KindNumber, Default: `0.8`, Param: "service_share", Allowed: "> 0, ≤ 1",
-					Doc: "Fraction of the pool that services may have together beside training tasks (`auto`)."},
+					Doc: "Maximum fraction of the pool for all services while there are training tasks (`auto`)."},
 				tolerance(),
 			},
 		),

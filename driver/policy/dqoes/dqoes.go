@@ -29,13 +29,13 @@ import (
 )
 
 const (
-	// RuleGood: better than asked: gives CPU away.
+	// RuleGood: better than its target: gives CPU away.
 	RuleGood = "dqoes.good"
-	// RuleSatisfied: the target is met: the limit stays.
+	// RuleSatisfied: meets its target: the limit stays.
 	RuleSatisfied = "dqoes.satisfied"
-	// RuleBad: worse than asked: gets more.
+	// RuleBad: worse than its target: gets more CPU.
 	RuleBad = "dqoes.bad"
-	// RuleBadFull: worse than asked, and nothing to take.
+	// RuleBadFull: worse than its target, but no CPU is left.
 	RuleBadFull = "dqoes.bad.full"
 	// RuleUnmeasured: no response time: the limit stays.
 	RuleUnmeasured = "dqoes.unmeasured"

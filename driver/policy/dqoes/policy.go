@@ -35,13 +35,13 @@ func Policy() policy.Policy {
 func Options() []policy.Option {
 	return []policy.Option{
 		{Name: "dqoes_alpha", Kind: policy.KindNumber, Default: `0.1`, Param: "alpha", Allowed: "> 0, < 1",
-			Doc: "A service is satisfied within ± this fraction of its target (`auto`, `dqoes`)."},
+			Doc: "Tolerance: a service within ± this fraction of its target is satisfied (`auto`, `dqoes`)."},
 		{Name: "dqoes_beta", Kind: policy.KindNumber, Default: `0.1`, Param: "beta", Allowed: "> 0, ≤ 1",
 			Doc: "DQoES with `dqoes_step = \"published\"`: fraction of the reclaimable CPU moved per interval."},
 		{Name: "dqoes_step", Kind: policy.KindString, Default: `"proportional"`, Param: "step", Allowed: "`proportional`, `published`",
-			Doc: "DQoES: a limit moves half of the way to what the response time needs, at most to half or double; or by `dqoes_beta`."},
+			Doc: "DQoES: a limit moves half of the way to what the response time requires, at most to half or double; `published`: by `dqoes_beta`."},
 		{Name: "dqoes_headroom", Kind: policy.KindBool, Default: `true`, Param: "headroom", Allowed: "`true`, `false`",
-			Doc: "DQoES: idle CPU can be taken, too."},
+			Doc: "DQoES with `dqoes_step = \"published\"`: idle CPU is reclaimable, too."},
 	}
 }
 

@@ -29,7 +29,7 @@ const Off = -1
 const (
 	// RuleJoin: new: category NL, no limit (Algorithm 2).
 	RuleJoin = "flowcon.alg2.join"
-	// RuleUnmeasured: no growth known yet: no limit.
+	// RuleUnmeasured: growth not known yet: no limit.
 	RuleUnmeasured = "flowcon.alg1.unmeasured"
 	// RuleUndefined: used no CPU: category and limit stay.
 	RuleUndefined = "flowcon.alg1.undefined"

@@ -42,7 +42,7 @@ func Options() []policy.Option {
 		{Name: "alpha", Kind: policy.KindString, Default: `"adaptive"`, Param: "alpha", Allowed: "`adaptive`, or a number ≥ 0, as a string",
 			Doc: "FlowCon: growth below which a task counts as converging, in the unit of `growth` in the status."},
 		{Name: "beta", Kind: policy.KindNumber, Default: `2`, Param: "beta", Allowed: "≥ 1",
-			Doc: "FlowCon: no limit is below 1/β of the fair share."},
+			Doc: "FlowCon: minimum limit, 1/β of the fair share."},
 	}
 }
 

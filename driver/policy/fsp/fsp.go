@@ -45,9 +45,9 @@ import (
 )
 
 const (
-	// RulePreferred: served by the order of preference.
+	// RulePreferred: served in order of preference.
 	RulePreferred = "fsp.preferred"
-	// RuleGuard: served so that none is late.
+	// RuleGuard: served to keep every task on time.
 	RuleGuard = "fsp.guard"
 	// RuleWait: others come first; the task has its floor.
 	RuleWait = "fsp.wait"
@@ -55,11 +55,11 @@ const (
 	RuleSpare = "fsp.spare"
 	// RuleLate: its twin has ended.
 	RuleLate = "fsp.late"
-	// RuleUnknown: its size is not known: its fair share.
+	// RuleUnknown: size unknown: its fair share.
 	RuleUnknown = "fsp.unknown"
 	// RuleGhost: the task has ended, its twin has not.
 	RuleGhost = "fsp.ghost"
-	// RuleService: a service, which leaves what it does not use.
+	// RuleService: a service; others get what it does not use.
 	RuleService = "fsp.service"
 )
 

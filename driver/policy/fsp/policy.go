@@ -32,11 +32,11 @@ func Policy() policy.Policy {
 func Options() []policy.Option {
 	return []policy.Option{
 		{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer", Allowed: "`balanced`, `completion`, `quality`",
-			Doc: "Training tasks to serve first while that makes none late: those that end soonest (lowest mean completion), those whose models are good soonest, or the lesser of the two."},
+			Doc: "Training tasks served first, while that makes no task late: soonest to end (`completion`: lowest mean), soonest to a good model (`quality`), or soonest to either."},
 		{Name: "fsp_scaling", Kind: policy.KindNumber, Default: `0.5`, Param: "scaling", Allowed: "> 0, ≤ 1",
-			Doc: "On k cores a training task is taken to be k to the power of this times as fast as on one. At 1 tasks run one after the other with all the CPU they can use; below, those in front have a whole core each."},
+			Doc: "Exponent p: on k cores a training task is assumed to be k^p times as fast as on one. 1: tasks run one after the other on all the CPU they can use; less: each task in front has a whole core first."},
 		{Name: "fsp_floor", Kind: policy.KindNumber, Default: `0.1`, Param: "floor", Allowed: "> 0, ≤ 1",
-			Doc: "Least CPU of a training task, as a fraction of its fair share."},
+			Doc: "Minimum CPU of a training task, as a fraction of its fair share."},
 	}
 }
 

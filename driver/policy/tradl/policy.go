@@ -27,7 +27,7 @@ func Policy() policy.Policy {
 func Options() []policy.Option {
 	return []policy.Option{{
 		Name: "tradl_full", Kind: policy.KindNumber, Default: `0.9`, Param: "full", Allowed: "> 0, ≤ 1",
-		Doc: "TRADL: fraction of the pool in use from which tasks that have reached a target yield.",
+		Doc: "TRADL: fraction of the pool in use from which tasks that have reached a target yield CPU.",
 	}}
 }
 
