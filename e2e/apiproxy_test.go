@@ -151,7 +151,7 @@ func (d *apiProxy) client() *api.Client {
 	return c
 }
 
-// asksToSave is the request to save; once it is answered, the task is saving.
+// asksToSave matches the request to save; once it is answered, the task is saving.
 func asksToSave(alloc string, answered bool) kind {
 	return kind{answered: answered, is: func(r *http.Request, body string) bool {
 		return strings.HasSuffix(r.URL.Path, "/client/allocation/"+alloc+"/signal") && strings.Contains(body, "EBBTIDE_CHECKPOINT")

@@ -34,8 +34,8 @@ func optIn(j job) job {
 	return j
 }
 
-// grower is a job that keeps learning: its value changes by the same fraction of its range with
-// each report.
+// grower returns a job that keeps learning: its value changes by the same fraction of its range
+// with each report.
 func grower(id string) job {
 	return job{id: id, tasks: []task{shell(`n=0; v=-100
 while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`)}}

@@ -181,7 +181,7 @@ func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
 	return n
 }
 
-// seat is a job with a seat on the card, and a volume.
+// seat returns a job with a seat on the card, and a volume.
 func (n gpuNode) seat(id string, k task, meta map[string]string) job {
 	k.cpu, k.meta = -1, meta
 	// PID 1 of a namespace ignores signals without a handler.
@@ -201,7 +201,7 @@ func (n gpuNode) seat(id string, k task, meta map[string]string) job {
 	return j
 }
 
-// workload is a job that uses the card as a training does (device/fake/src/workload.c).
+// workload returns a job that uses the card as a training does (device/fake/src/workload.c).
 func (n gpuNode) workload(id string, meta map[string]string, args ...string) job {
 	base := n.base()
 	k := task{command: base + "/ld.so", args: append([]string{base + "/workload"}, args...), env: make(map[string]string)}

@@ -29,7 +29,7 @@ import (
 // serveArgs result in batches of some tenths of a second.
 const serveArgs = "serve -model mlp -threads 2 -work 200 -report 500ms"
 
-// service is an inference service that uses two CPUs, with a client that requests batches in
+// service returns an inference service that uses two CPUs, with a client that requests batches in
 // sequence. The response time is read from its output or histogram.
 func (c *cluster) service(id string, target float64, histogram bool) job {
 	serve := shell("exec trainer " + serveArgs + " -listen $NOMAD_ADDR_http")

@@ -93,7 +93,7 @@ func retried(id string, k task) job {
 	return job{id: id, retry: true, group: retryPolicy, tasks: []task{k}}
 }
 
-// data is a path in the shared directory, on the host.
+// data returns a path in the shared directory, on the host.
 func (g goal) data(name string) string {
 	return filepath.Join(g.c.agent.AllocDir(g.alloc.ID), "alloc", "data", name)
 }
@@ -420,7 +420,7 @@ func inGrace(t *testing.T, goals ...goal) {
 	}
 }
 
-// slow is a goal that saves until the test ends it.
+// slow returns a goal that saves until the test ends it.
 func slow(t *testing.T, c *cluster, id string) goal {
 	t.Helper()
 	return startGoal(t, c, id, withTargets(shell(preamble+savesLong+patient), "", "50", "grace = \"10m\"\nstop_signal = \"SIGTERM\""))

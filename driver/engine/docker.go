@@ -136,7 +136,7 @@ func (e *DockerEngine) Inspect(ctx context.Context, handle *drivers.TaskHandle) 
 	}, nil
 }
 
-// CgroupName is the container's ID.
+// CgroupName returns the container's ID.
 func (e *DockerEngine) CgroupName(handle *drivers.TaskHandle) (string, error) {
 	return ContainerID(handle)
 }

@@ -41,24 +41,24 @@ const TwinsName = "twins.node"
 
 const statusSuffix = ".status.json"
 
-// StatusName is the name of the private copy of a task's status.
+// StatusName returns the name of the private copy of a task's status.
 func StatusName(task string) string { return task + statusSuffix }
 
 // StatusTask is the inverse of StatusName; false if name is not a status.
 func StatusTask(name string) (task string, ok bool) { return strings.CutSuffix(name, statusSuffix) }
 
-// RestoredName is the name of a task's Restored, JSON.
+// RestoredName returns the name of a task's Restored, JSON.
 func RestoredName(task string) string { return task + ".restored.json" }
 
 // Restored maps the checkpoints that a task found at its last start, as the task names
 // them, to their sizes in bytes.
 type Restored map[string]int64
 
-// StateName is the name of a task's sealed state for a later process.
+// StateName returns the name of a task's sealed state for a later process.
 func StateName(task string) string { return task + ".state" }
 
-// recordName is the name of a task's sealed Record. No suffix ends with another, so
-// names are unique.
+// recordName returns the name of a task's sealed Record. No suffix ends with another, so names are
+// unique.
 func recordName(task string) string { return task + ".record" }
 
 // CheckTask rejects task names, valid in Nomad, that would expose the private directory

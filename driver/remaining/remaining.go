@@ -341,8 +341,7 @@ func price(ms []Mark) float64 {
 	return (last.CPU - ms[from].CPU) / (last.Step - ms[from].Step)
 }
 
-// measured is the price of a step since the last restart, and whether it spans whole
-// epochs.
+// measured returns the price of a step since the last restart, and whether it spans whole epochs.
 func (s *State) measured() (per float64, epochs bool) {
 	steps := price(s.Steps)
 	if per = price(s.Epochs); per == 0 || len(s.Epochs) == 2 && steps > 0 && per > slowStart*steps {
@@ -367,7 +366,7 @@ func (e *Estimator) Estimate(cpu float64, c Curve) Estimate {
 	return out
 }
 
-// quality is the work to the quality point; nil if unknown.
+// quality returns the work to the quality point; nil if unknown.
 func quality(cpu float64, c Curve, end *policy.CPUSeconds) *policy.CPUSeconds {
 	way, ok := 0.0, true
 	switch {
@@ -392,7 +391,7 @@ func seconds(v float64) *policy.CPUSeconds {
 	return &s
 }
 
-// total is the step at which the task ends, and its source.
+// total returns the step at which the task ends, and its source.
 func (e *Estimator) total() (total float64, from Source, name string) {
 	s := &e.s
 	if s.Down {
@@ -471,7 +470,7 @@ func (e *Estimator) toEnd(cpu float64) Estimate {
 	return out
 }
 
-// left is the CPU time from now until step total, given the price of a step.
+// left returns the CPU time from now until step total, given the price of a step.
 func (e *Estimator) left(per float64, epochs bool, total, cpu float64) float64 {
 	s := &e.s
 	at, next := s.At, 2*s.At.Step-s.Before // estimated step of the next report

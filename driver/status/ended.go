@@ -21,7 +21,7 @@ const (
 	endedFair  = "; with its fair share it would have taken "
 )
 
-// String is the text of the event.
+// String returns the text of the event.
 func (e Ended) String() string {
 	text := fmt.Sprint(endedAfter, roundTime(e.Took), endedFair, roundTime(e.Fair))
 	if e.Why != "" {

@@ -21,7 +21,7 @@ import (
 // cores is the node's size; machines with fewer have fewer.
 const cores = 2
 
-// pool is the number of shared cores.
+// pool returns the number of shared cores.
 func pool() int { return min(cores, runtime.NumCPU()) }
 
 // Deadlines, several times a healthy run's duration.
@@ -42,7 +42,7 @@ type node struct {
 	nomad   string
 }
 
-// pluginConfig is the configuration of node i's plugin for a step.
+// pluginConfig returns the configuration of node i's plugin for a step.
 func (n *node) pluginConfig(s step, i int) string {
 	engine := "engine = \"exec\""
 	if i < len(n.dockers) {
@@ -91,7 +91,7 @@ func (n *node) configure(ctx context.Context, s step) error {
 	return nil
 }
 
-// nodes is the number of nodes sharing the pool.
+// nodes returns the number of nodes sharing the pool.
 func (n *node) nodes() int {
 	if n.what == result.Cluster {
 		return clusterNodes

@@ -68,7 +68,7 @@ func (s step) is(r result.Run) bool {
 	return r.Case == s.kase && r.Variant == s.name && r.Mode == s.mode && r.Seed == s.seed
 }
 
-// kernelMode is the plugin's option, without effect for unlimited runs.
+// kernelMode returns the plugin's option, without effect for unlimited runs.
 func (s step) kernelMode() string {
 	if s.mode == "" {
 		return "weight"

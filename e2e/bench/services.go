@@ -68,7 +68,7 @@ func (m *measurement) services(ctx context.Context, s step) (result.Run, error) 
 	return *w.run, nil
 }
 
-// id is a valid job ID.
+// id returns a valid job ID.
 func id(name string, s step) string {
 	parts := []string{name, s.name, s.mode, s.kase, fmt.Sprint(s.seed)}
 	var out []string

@@ -85,7 +85,7 @@ func torchSpeeds(ctx context.Context, root string, threads int) (map[string]floa
 	return map[string]float64{torchName: 4 / (five - one)}, nil
 }
 
-// torchTask is a user's job: an image, and a command with --epochs. To avoid building an image
+// torchTask returns a user's job: an image, and a command with --epochs. To avoid building an image
 // of a gigabyte, /usr is mounted read-only from the host.
 func torchTask(j mix.Job, epochs, threads int, seed uint64, root string) mix.Task {
 	return mix.Task{

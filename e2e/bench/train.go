@@ -156,7 +156,7 @@ func (m *measurement) trainOne(ctx context.Context, t trainee, hcl string, start
 	return out, nil
 }
 
-// curve is the trainer's record; times count from the task's start.
+// curve returns the trainer's record; times count from the task's start.
 func (m *measurement) curve(_ context.Context, done trained, _ string) (mix.Curve, error) {
 	f, err := os.Open(m.file(done.alloc.ID, mix.CurveFile))
 	if err != nil {

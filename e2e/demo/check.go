@@ -49,7 +49,7 @@ func checkCgroups(root string, writable func(string) bool) error {
 	return nil
 }
 
-// pool is the number of shared cores.
+// pool returns the number of shared cores.
 func pool() int { return min(cores, runtime.NumCPU()) }
 
 // useBuilt makes the harness use bin/ unless it is incomplete or older than the source.

@@ -211,7 +211,7 @@ func (d *demo) end(ctx context.Context, err error) error {
 	return err
 }
 
-// sudo is the prefix for root commands.
+// sudo returns the prefix for root commands.
 func sudo() string {
 	if os.Getenv("SUDO_USER") != "" {
 		return "sudo "

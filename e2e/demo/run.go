@@ -200,7 +200,7 @@ func (f *follower) see(st status.Status) {
 	}
 }
 
-// use is the fraction of the pool used over the last two to three seconds, by the kernel.
+// use returns the fraction of the pool used over the last two to three seconds, by the kernel.
 func (f *follower) use() float64 {
 	last := f.seen[0]
 	for _, before := range []status.Status{f.seen[2], f.seen[1]} {

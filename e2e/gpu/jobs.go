@@ -161,7 +161,7 @@ func (c *counting) Park(ctx context.Context, processes []ledger.ProcessID) (map[
 	return c.Evictor.Park(ctx, processes)
 }
 
-// peak is the highest memory in the gate's books until ctx ends.
+// peak returns the highest memory in the gate's books until ctx ends.
 func peak(ctx context.Context, g *gputest.Gate) (most uint64) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -194,7 +194,7 @@ func (b bench) trials(ctx context.Context, all []trial) ([]jobsRun, error) {
 	return runs, err
 }
 
-// measureGate is the paper's experiment: equal jobs, four of which fit.
+// measureGate runs the paper's experiment: equal jobs, four of which fit.
 func measureGate(ctx context.Context, b bench) (part, error) {
 	var all []trial
 	for _, s := range []shape{atOnce, grows} {
@@ -238,7 +238,7 @@ func gateTable(o options, all []trial, runs []jobsRun) result.Table {
 	return t
 }
 
-// jobsRow is a table row, and the failures of all rounds.
+// jobsRow returns a table row, and the failures of all rounds.
 func jobsRow(a trial, runs []jobsRun) ([]string, int) {
 	failed := 0
 	for _, v := range values(runs, a, func(r jobsRun) float64 { return float64(r.Jobs - r.right()) }) {

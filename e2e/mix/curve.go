@@ -76,7 +76,7 @@ func (c Curve) Reached(value float64) float64 {
 	return math.NaN()
 }
 
-// Range is the first and the best value; NaN for an empty curve.
+// Range returns the first and the best value; NaN for an empty curve.
 func (c Curve) Range() (first, best float64) {
 	if len(c) == 0 {
 		return math.NaN(), math.NaN()
@@ -92,7 +92,7 @@ func (c Curve) Range() (first, best float64) {
 	}).Value
 }
 
-// Left is the remaining fraction of the way to the best value: 1 at the first, 0 at the best.
+// Left returns the remaining fraction of the way to the best value: 1 at the first, 0 at the best.
 func (c Curve) Left(value float64) float64 {
 	first, best := c.Range()
 	if first == best {

@@ -42,7 +42,7 @@ type Task struct {
 // checkpoint is the state of a movable task.
 const checkpoint = "/alloc/data/model.ckpt"
 
-// Jobspec is a batch job of one group. With network it has a port named http.
+// Jobspec returns a batch job of one group. With network it has a port named http.
 func Jobspec(id string, network bool, tasks ...Task) string {
 	return JobspecWith(id, network, "", tasks...)
 }

@@ -235,7 +235,7 @@ func lastStep(path string) (line, error) {
 	return l, nil
 }
 
-// firstAfter is the first step after the migrated ones.
+// firstAfter returns the first step after the migrated ones.
 func firstAfter(path string, carried int64) (line, error) {
 	var l line
 	f, err := os.Open(path)

@@ -18,7 +18,7 @@ import (
 // Dirty marks a commit with changes.
 const Dirty = "-dirty"
 
-// Commit is the working tree's commit. Results are excluded: they change during measurement.
+// Commit returns the working tree's commit. Results are excluded: they change during measurement.
 func Commit(ctx context.Context, root string) (string, error) {
 	git := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, "git", append([]string{"-C", root}, args...)...).Output()

@@ -27,8 +27,8 @@ type loneRun struct {
 	Steps   float64 `json:"steps_per_s"` // of the training
 }
 
-// share is the task's part of the CPU available to the run; the rest was idle, or used by Nomad
-// and the plugin. It is robust against other load.
+// share returns the task's part of the CPU available to the run; the rest was idle, or used by
+// Nomad and the plugin. It is robust against other load.
 func (r loneRun) share() float64 { return r.Cores / r.Left }
 
 // ways have a client each, so that stock Nomad has no plugin.

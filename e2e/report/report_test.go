@@ -50,7 +50,7 @@ func TestCited(t *testing.T) {
 	must.Eq(t, nil, regexp.MustCompile(`\d ?%`).FindAllString(strings.ReplaceAll(strings.ReplaceAll(rest, "2 % longer", ""), "95 % intervals", ""), -1))
 }
 
-// copied is a root with the committed simulations and a README.
+// copied returns a root with the committed simulations and a README.
 func copied(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()

@@ -54,7 +54,7 @@ func disturbed(x result.Experiment) string {
 	return fmt.Sprintf(" In %d of %d runs other processes used over %.0f %% of the jobs' CPU time.", len(lines), len(x.Runs), 100*result.Calm)
 }
 
-// trained is the table of real training jobs, with where each row comes from.
+// trained returns the table of real training jobs, with where each row comes from.
 func (e allResults) trained() (string, error) {
 	var (
 		rows    [][]string
@@ -95,7 +95,7 @@ func (e allResults) trained() (string, error) {
 	return table(append([]string{"jobs"}, strings.Split(timesHeader+"|CPU, %|`completion`: end, %|worst", "|")...), rows) + "\n" + origins, nil
 }
 
-// targeted is the table of jobs with targets.
+// targeted returns the table of jobs with targets.
 func (e allResults) targeted() (string, error) {
 	x, ok := e.bench[result.TRADL]
 	if !ok {
@@ -115,7 +115,7 @@ func (e allResults) targeted() (string, error) {
 	return e.originOf(x, result.TRADL) + "\n\n" + table(header, rows), nil
 }
 
-// served is the table of services, one for all objectives.
+// served returns the table of services, one for all objectives.
 func (e allResults) served() string {
 	x, ok := e.bench[result.DQoES]
 	if !ok {
@@ -140,7 +140,7 @@ func (e allResults) served() string {
 	return e.originOf(x, result.DQoES) + missed + " Medians (best … worst):\n\n" + table(header, rows)
 }
 
-// mixed is the table of all kinds on one node.
+// mixed returns the table of all kinds on one node.
 func (e allResults) mixed() string {
 	x, ok := e.bench[result.Auto]
 	if !ok {
@@ -187,7 +187,7 @@ func (e allResults) demoResult() (string, error) {
 	return "", fmt.Errorf("demo.json has no run under another policy than %s", metrics.DefaultBase)
 }
 
-// sets are the simulated scenarios, without published runs.
+// sets returns the simulated scenarios, without published runs.
 func (e allResults) sets() []string {
 	var out []string
 	for _, r := range e.sim.Runs {
@@ -229,7 +229,7 @@ func (e allResults) simulated() (string, error) {
 	return table(header, rows), nil
 }
 
-// bound is the fraction of SRPT's gain.
+// bound returns the fraction of SRPT's gain.
 func (e allResults) bound(set string, s metrics.Summary) string {
 	best, err := e.simOf(set, metrics.Bound)
 	if err != nil {

@@ -145,7 +145,7 @@ func (o options) cluster(percent float64) nomad.Options {
 	return nomad.Options{Nodes: max(1, int(float64(o.nodes)*percent/100)), PerNode: o.perNode, Trainings: o.trainings, Seed: o.seed}
 }
 
-// serve is the load generator's process. It prints its address.
+// serve runs the load generator, and prints its address.
 func serve(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o nomad.Options
 	fs := flag.NewFlagSet(asGenerator, flag.ContinueOnError)
@@ -173,7 +173,7 @@ func serve(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// measured is the measured process. It prints a report.
+// measured runs the measured process, and prints a report.
 func measured(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o measure.Options
 	fs := flag.NewFlagSet(asMeasured, flag.ContinueOnError)

@@ -246,13 +246,13 @@ func (f *follower) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// last is the end of an ended process's output.
+// last returns the end of an ended process's output.
 func (f *follower) last() []byte { return f.tail }
 
 // userHZ is the unit of CPU times in /proc, in ticks per second.
 const userHZ = 100
 
-// cpu is a process's use in CPU-seconds.
+// cpu returns a process's use in CPU-seconds.
 func cpu(pid int) (float64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -275,7 +275,7 @@ func cpu(pid int) (float64, error) {
 	return sum, nil
 }
 
-// load is the one-minute load average, "unknown" if unreadable.
+// load returns the one-minute load average, "unknown" if unreadable.
 func load() string {
 	data, err := os.ReadFile("/proc/loadavg")
 	fields := strings.Fields(string(data))

@@ -140,7 +140,7 @@ func rows(o options) []row {
 	}
 }
 
-// quantile is the least value with that fraction at or below it; NaN for none.
+// quantile returns the least value with that fraction at or below it; NaN for none.
 func quantile(values []float64, part float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()

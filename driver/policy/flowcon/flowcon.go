@@ -27,21 +27,21 @@ import (
 const Off = -1
 
 const (
-	// RuleJoin: the task is new: category NL, no limit (Algorithm 2).
+	// RuleJoin: new: category NL, no limit (Algorithm 2).
 	RuleJoin = "flowcon.alg2.join"
-	// RuleUnmeasured: its growth is not known yet: no limit.
+	// RuleUnmeasured: no growth known yet: no limit.
 	RuleUnmeasured = "flowcon.alg1.unmeasured"
-	// RuleUndefined: it used no CPU: category and limit stay.
+	// RuleUndefined: used no CPU: category and limit stay.
 	RuleUndefined = "flowcon.alg1.undefined"
-	// RuleNL: it is growing: its fraction of the growth.
+	// RuleNL: growing: its part of the growth.
 	RuleNL = "flowcon.alg1.nl"
-	// RuleWL: it may be converging: the limit stays.
+	// RuleWL: watched: the limit stays.
 	RuleWL = "flowcon.alg1.wl"
-	// RuleCL: it has converged: its fraction of the growth, at least the floor.
+	// RuleCL: converged: its part of the growth, at least the floor.
 	RuleCL = "flowcon.alg1.cl"
-	// RuleAllCL: all tasks have converged: no limits.
+	// RuleAllCL: all have converged: no limits.
 	RuleAllCL = "flowcon.alg1.all-cl"
-	// RuleLone: the only task: no limit.
+	// RuleLone: alone: no limit.
 	RuleLone = "flowcon.alg1.lone"
 )
 

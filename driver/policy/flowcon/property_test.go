@@ -58,7 +58,7 @@ func inputs(growth *rapid.Generator[*float64]) *rapid.Generator[input] {
 	})
 }
 
-// edges are the category changes that Algorithm 1 allows in one run.
+// edges returns the category changes that Algorithm 1 allows in one run.
 func edges() map[policy.Category][]policy.Category {
 	return map[policy.Category][]policy.Category{
 		policy.New: {policy.NL},

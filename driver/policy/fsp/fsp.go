@@ -43,21 +43,21 @@ import (
 )
 
 const (
-	// RulePreferred: the task is first by preference.
+	// RulePreferred: served by the order of preference.
 	RulePreferred = "fsp.preferred"
-	// RuleGuard: served to prevent a late task.
+	// RuleGuard: served so that none is late.
 	RuleGuard = "fsp.guard"
-	// RuleWait: other tasks come first; this one has its floor.
+	// RuleWait: others come first; the task has its floor.
 	RuleWait = "fsp.wait"
-	// RuleSpare: other tasks come first, but cannot use all CPU.
+	// RuleSpare: others come first, but cannot use all CPU.
 	RuleSpare = "fsp.spare"
 	// RuleLate: its twin has ended.
 	RuleLate = "fsp.late"
-	// RuleUnknown: its size is unknown: its fair share.
+	// RuleUnknown: its size is not known: its fair share.
 	RuleUnknown = "fsp.unknown"
 	// RuleGhost: the task has ended, its twin has not.
 	RuleGhost = "fsp.ghost"
-	// RuleService: a service; training tasks get the CPU it does not use.
+	// RuleService: a service, which leaves what it does not use.
 	RuleService = "fsp.service"
 )
 
@@ -157,7 +157,7 @@ type job struct {
 
 func (j *job) late() bool { return j.known && j.twin == 0 && !j.done }
 
-// cap is the maximum rate; room is the unused part of it.
+// cap returns the maximum rate; room is the unused part of it.
 func (j *job) cap() float64  { return j.most }
 func (j *job) room() float64 { return j.most - j.served }
 

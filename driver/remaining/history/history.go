@@ -38,8 +38,8 @@ type Key struct {
 	Arguments string `json:"arguments"` // see Arguments
 }
 
-// Arguments is a hash of what a task is started with. The arguments, which may be
-// secret, are not stored.
+// Arguments returns a hash of what a task is started with. The arguments, which may be secret, are
+// not stored.
 func Arguments(with ...string) string {
 	data, _ := json.Marshal(with) // never fails for strings
 	sum := sha256.Sum256(data)
@@ -77,7 +77,7 @@ func (k Key) Parse(text string) (run remaining.Run, err error) {
 	return run, (record{k, run}).validate()
 }
 
-// Job is a job's ID without Nomad's suffix for a dispatch or period.
+// Job returns a job's ID without Nomad's suffix for a dispatch or period.
 func Job(id string) string { return child.ReplaceAllString(id, "") }
 
 type record struct {

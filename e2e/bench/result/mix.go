@@ -81,7 +81,7 @@ func Mix(r Run, cores float64) Mixed {
 	return m
 }
 
-// firstJoin is the first later submission.
+// firstJoin returns the first later submission.
 func (r Run) firstJoin() float64 {
 	first := float64(r.Joined)
 	for _, t := range r.Tasks {
@@ -102,7 +102,7 @@ func (r Run) limited(s Sample) bool {
 	return false
 }
 
-// met is the fraction of windows a to b with answers in which a service met its objective; NaN
+// met returns the fraction of windows a to b with answers in which a service met its objective; NaN
 // without any.
 func (r Run) met(task, a, b int) float64 {
 	var met, all float64

@@ -33,7 +33,7 @@ func class(response, objective float64) string {
 	return "S"
 }
 
-// response is the mean over windows a to b.
+// response returns the mean over windows a to b.
 func (r Run) response(task, a, b int) float64 {
 	var sum, n float64
 	for _, s := range r.Samples[max(0, a):b] {
@@ -48,7 +48,7 @@ func (r Run) response(task, a, b int) float64 {
 	return sum / n
 }
 
-// cpu is the mean use over windows a to b, in cores.
+// cpu returns the mean use over windows a to b, in cores.
 func (r Run) cpu(task, a, b int) float64 {
 	var used, all float64
 	for _, s := range r.Samples[max(0, a):b] {
@@ -70,7 +70,7 @@ func (r Run) services() []int {
 	return is
 }
 
-// Equal is the mean response of all services in the first half of a run with equal shares.
+// Equal returns the mean response of all services in the first half of a run with equal shares.
 func (r Run) Equal() float64 {
 	var sum, n float64
 	for _, i := range r.services() {
@@ -172,7 +172,7 @@ func (r Run) stable(final int) float64 {
 	return float64(from)
 }
 
-// excess is the relative excess of the largest over the smallest.
+// excess returns the relative excess of the largest over the smallest.
 func excess(values []float64) float64 {
 	if len(values) == 0 || !(slices.Min(values) > 0) {
 		return math.NaN()

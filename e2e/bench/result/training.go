@@ -11,7 +11,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// Target is the lowest value up to a fraction of the steps, and the fraction at which it is
+// Target returns the lowest value up to a fraction of the steps, and the fraction at which it is
 // first reached.
 func Target(curve mix.Curve, part float64) (value, at float64) {
 	value, at = math.NaN(), math.NaN()
@@ -45,7 +45,7 @@ func (r Run) Makespan() float64 {
 	return end
 }
 
-// BusyBy is the mean fraction of the pool used by the tasks, and by the machine.
+// BusyBy returns the mean fraction of the pool used by the tasks, and by the machine.
 func (r Run) BusyBy(cores float64) (tasks, machine float64) {
 	var all, own, busy float64
 	for _, s := range r.Samples {

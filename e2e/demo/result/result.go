@@ -70,7 +70,7 @@ func Samples(rows []status.Row, start time.Time) []Sample {
 	return out
 }
 
-// CPUSeconds is the job's total use.
+// CPUSeconds returns the job's total use.
 func (j Job) CPUSeconds() float64 {
 	most := 0.0
 	for _, s := range j.Samples {
@@ -81,7 +81,7 @@ func (j Job) CPUSeconds() float64 {
 	return most
 }
 
-// Makespan is the time from first submission to last end, in seconds.
+// Makespan returns the time from first submission to last end, in seconds.
 func (r Run) Makespan() float64 {
 	end := math.NaN()
 	for _, j := range r.Jobs {

@@ -117,7 +117,7 @@ func verdict(c result.Comparison, look Look) string {
 	return b.String()
 }
 
-// used is the fraction of the pool used while jobs were present.
+// used returns the fraction of the pool used while jobs were present.
 func used(r metrics.Run) float64 {
 	cpu := 0.0
 	for _, j := range r.Jobs {
@@ -148,7 +148,7 @@ func seconds(v float64) string {
 	return fmt.Sprintf("%.1f", v)
 }
 
-// signed is a difference in per cent, without "-0.0".
+// signed returns a difference in per cent, without "-0.0".
 func signed(f float64) string {
 	if math.IsNaN(f) {
 		return "-"

@@ -236,7 +236,7 @@ func cpu() float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// Peak is a process's peak memory, in MiB.
+// Peak returns a process's peak memory, in MiB.
 func Peak(pid int) (float64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

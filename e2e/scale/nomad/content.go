@@ -290,7 +290,7 @@ func (o Options) allocStub(i int, index uint64) api.AllocationListStub {
 	}
 }
 
-// allocation is an allocation in events, with extra task events.
+// allocation returns an allocation in events, with extra task events.
 func (o Options) allocation(i int, index uint64, extra int) api.Allocation {
 	a := o.alloc(i)
 	node := i / o.PerNode
@@ -359,7 +359,7 @@ func jobStub(namespace, id string, index uint64) api.JobListStub {
 	return s
 }
 
-// status is the driver's for a training, with its node.
+// status returns the driver's for a training, with its node.
 func (o Options) status(a alloc, now time.Time) status.Status {
 	u := status.Unknown()
 	s := status.Status{

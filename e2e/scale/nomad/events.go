@@ -95,7 +95,7 @@ type event struct {
 	Payload    map[string]any
 }
 
-// line is a change of the next allocations: an event for each, and for each of their nodes.
+// line returns a change of the next allocations: an event for each, and for each of their nodes.
 func (s *Server) line(next *int, p Pour, left int) (line []byte, events int, err error) {
 	index := s.index.Add(1)
 	all := s.options.allocs()

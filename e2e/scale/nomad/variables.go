@@ -42,7 +42,7 @@ var (
 	errLocked     = errors.New("attempting to modify locked variable")
 )
 
-// holder is the current lock's ID, "" for none.
+// holder returns the current lock's ID, "" for none.
 func (v *variable) holder(now time.Time) string {
 	if v.Lock == nil || !now.Before(v.ends) {
 		return ""

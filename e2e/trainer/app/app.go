@@ -305,7 +305,7 @@ func (s *session) evaluate() style.Report {
 	return s.reported
 }
 
-// spent is the run's total cost.
+// spent returns the run's total cost.
 func (s *session) spent() (wall, cpu float64) {
 	return s.before.WallSeconds + time.Since(s.start).Seconds(), s.before.CPUSeconds + cpuSeconds() - s.cpuStart
 }

@@ -37,7 +37,7 @@ func (d *Digest) Add(seconds float64) {
 	d.bucket[place(seconds)]++
 }
 
-// place is the bucket; below a nanosecond there is one.
+// place returns the bucket; below a nanosecond there is one.
 func place(seconds float64) int {
 	return int(math.Round(math.Log(min(max(seconds, 1e-9), 1e9)) / math.Log(step)))
 }

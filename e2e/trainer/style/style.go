@@ -63,7 +63,7 @@ func (r Run) epoch(step int) (epoch, at int) {
 	return epoch, step - epoch*r.PerEpoch
 }
 
-// fraction is the number of epochs done.
+// fraction returns the number of epochs done.
 func (r Run) fraction(step int) float64 { return float64(step) / float64(r.PerEpoch) }
 
 // EpochEnd reports whether step ends an epoch or the run.
