@@ -9,13 +9,13 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// loadFile is a load's record, beneath the allocation's directory.
+// loadFile is a load's record, below the allocation's directory.
 const loadFile = "alloc/data/load.csv"
 
-// number keeps full precision.
+// number formats with full precision.
 func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// serviceJob returns a service with its closed-loop client; no objective for 0.
+// serviceJob returns a service with its closed-loop client; objective 0 means none.
 func serviceJob(id string, seed uint64, work, objective float64) string {
 	service := mix.Task{
 		Name: serviceName,

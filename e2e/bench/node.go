@@ -18,7 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// cores is the node's size; machines with fewer have fewer.
+// cores is the node's size, unless the machine has fewer.
 const cores = 2
 
 // pool returns the number of shared cores.
@@ -108,7 +108,7 @@ func (n *node) startAgents(ctx context.Context, s step) (err error) {
 	if n.agent, err = n.h.StartAgent(ctx, c); err != nil || n.nodes() == 1 {
 		return err
 	}
-	// As Docker Swarm, the papers' baseline: spread instead of binpack.
+	// Spread instead of binpack, like Docker Swarm, the papers' baseline.
 	spread := &api.SchedulerConfiguration{SchedulerAlgorithm: api.SchedulerAlgorithmSpread}
 	if _, _, err := n.agent.API.Operator().SchedulerSetConfiguration(spread, nil); err != nil {
 		return fmt.Errorf("making the scheduler spread jobs: %w", err)
@@ -124,8 +124,8 @@ func (n *node) startAgents(ctx context.Context, s step) (err error) {
 	return nil
 }
 
-// startDocker starts a daemon per node, with the image, and confines several nodes to their
-// part of the pool.
+// startDocker starts a daemon per node, with the image, and confines each of several nodes to its
+// fraction of the pool.
 func (n *node) startDocker(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()

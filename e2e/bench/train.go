@@ -110,8 +110,8 @@ func (m *measurement) train(ctx context.Context, s step) (run result.Run, err er
 	return run, m.stop(ctx, ids)
 }
 
-// account computes the pool's idle and foreign CPU while jobs were present. busy is the
-// machine's, in CPU-seconds.
+// account computes the pool's idle CPU, and other processes' use, while jobs were present. busy is
+// the machine's, in CPU-seconds.
 func account(run *result.Run, busy, cores float64) {
 	r := metrics.Run{Jobs: run.Jobs}
 	used := 0.0

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// check says why the demo cannot run here.
+// check reports why the demo cannot run.
 func check() error {
 	if os.Geteuid() != 0 {
 		return errors.New("not root: a Nomad client needs root to run tasks. Try: sudo make demo")

@@ -193,7 +193,7 @@ func (d *demo) frame(policy string, all []*follower, start time.Time) view.Frame
 	return f
 }
 
-// see keeps a new reading.
+// see adds a new reading.
 func (f *follower) see(st status.Status) {
 	if !st.Updated.Equal(f.seen[0].Updated) {
 		f.seen = [3]status.Status{st, f.seen[0], f.seen[1]}

@@ -22,8 +22,8 @@ type Point struct {
 	Value float64 `json:"value"` // finite
 }
 
-// Curve is a trainer's record by step. Model, seed and steps determine its values, whatever a
-// policy does to its times.
+// Curve is a trainer's record by step. Model, seed and steps determine its values; a policy affects
+// only its times.
 type Curve []Point
 
 // ReadCurve reads the file of the trainer's -curve. wall_s counts from the process's start,
@@ -66,7 +66,7 @@ func ReadCurve(r io.Reader, started float64) (Curve, error) {
 	}
 }
 
-// Reached is when the curve first reaches a value; NaN for never.
+// Reached returns when the curve first reaches a value; NaN if never.
 func (c Curve) Reached(value float64) float64 {
 	for _, p := range c {
 		if p.Value <= value {
@@ -101,7 +101,7 @@ func (c Curve) Left(value float64) float64 {
 	return (value - best) / (first - best)
 }
 
-// Quality is when a fraction of the way from first to best value is done; nil for an empty
+// Quality returns when a fraction of the way from first to best value is done; nil for an empty
 // curve.
 func (c Curve) Quality(part float64) *float64 {
 	first, best := c.Range()

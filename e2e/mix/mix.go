@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package mix has the training jobs of demo and benchmarks: their jobspecs, lengths and curves.
+// Package mix defines the training jobs of demo and benchmarks: their jobspecs, lengths and curves.
 package mix
 
 import (
@@ -88,7 +88,7 @@ func (j Job) Steps(perCPUSecond float64, cores int) int {
 	return max(1, int(math.Round(j.Pool*perCPUSecond*float64(cores))))
 }
 
-// Task does not declare its metric: Ebbtide detects it.
+// Task returns the job's task. It does not declare its metric: Ebbtide detects it.
 func (j Job) Task(steps, threads int, seed uint64) Task {
 	return Task{
 		Name: j.Name,

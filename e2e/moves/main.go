@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command moves measures the cost of a move: it moves a training between two Nomad clients on
-// this machine, and prints its downtime and repeated steps. It needs root, cgroups and busybox,
-// and leaves nothing behind.
+// Command moves measures the cost of a move: it moves a training between two Nomad clients on this
+// machine, and prints its downtime and repeated steps. It needs root, cgroups and busybox, and
+// leaves nothing behind.
 package main
 
 import (

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dirty marks a commit with changes.
+// Dirty marks a commit with uncommitted changes.
 const Dirty = "-dirty"
 
 // Commit returns the working tree's commit. Results are excluded: they change during measurement.

@@ -17,7 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/sim/workload"
 )
 
-// machine calibrates the simulator: a job's maximum of cores, and its threads' losses
+// machine calibrates the simulator: a job's maximum number of cores, and its threads' losses
 // (scenario.Scenario.Overhead).
 type machine struct{ cap, overhead float64 }
 

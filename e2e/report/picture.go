@@ -75,7 +75,7 @@ const (
 	greatest  = 2.6
 )
 
-// x is where a ratio lies on the axis, which is logarithmic.
+// x returns the position of a ratio on the axis, which is logarithmic.
 func x(ratio float64) float64 {
 	at := math.Log(ratio/least) / math.Log(greatest/least)
 	return axisLeft + at*(axisRight-axisLeft)
@@ -106,7 +106,7 @@ type picture struct {
 
 func px(v float64) string { return fmt.Sprintf("%.1f", v) }
 
-// picture draws each job's time under auto, of its time under plain Nomad, as SVG.
+// picture draws each job's time under auto relative to plain Nomad, as SVG.
 func (e allResults) picture() (string, error) {
 	found, summaries, err := e.measured()
 	if err != nil {

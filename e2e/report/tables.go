@@ -31,7 +31,8 @@ func notRun(what string) string {
 	return fmt.Sprintf("Not run: there is no `%s/%s.json` (`make bench BENCH='-what %s'`).", results, what, what)
 }
 
-// originOf says where a real experiment comes from, its machine if that is not the simulations'.
+// originOf states where a real experiment was measured, and its machine unless it is the
+// simulations'.
 func (e allResults) originOf(x result.Experiment, file string) string {
 	machine := ""
 	if x.Machine != e.sim.Machine {
@@ -45,7 +46,7 @@ func seedsOf(x result.Experiment) []uint64 {
 	return result.Seeds(x.Runs, func(result.Run) bool { return true })
 }
 
-// disturbed says in how many runs something else used the machine.
+// disturbed counts the runs in which other processes used the machine.
 func disturbed(x result.Experiment) string {
 	lines := x.Disturbed()
 	if len(lines) == 0 {
@@ -54,7 +55,7 @@ func disturbed(x result.Experiment) string {
 	return fmt.Sprintf(" In %d of %d runs other processes used over %.0f %% of the jobs' CPU time.", len(lines), len(x.Runs), 100*result.Calm)
 }
 
-// trained returns the table of real training jobs, with where each row comes from.
+// trained returns the table of real training jobs, with the origin of each row.
 func (e allResults) trained() (string, error) {
 	var (
 		rows    [][]string
@@ -172,7 +173,7 @@ func pick(row []string, which ...int) []string {
 	return out
 }
 
-// demoResult is what the demo changed, in a sentence.
+// demoResult states the demo's result in a sentence.
 func (e allResults) demoResult() (string, error) {
 	all, err := metrics.Summarize(e.demo.Runs(), metrics.DefaultBase, 1)
 	if err != nil {
@@ -220,7 +221,7 @@ func (e allResults) simulated() (string, error) {
 			fmt.Sprintf("%.2f", s.Ratio.Max), fmt.Sprintf("%.0f", 100*s.Slower), "–", "–",
 			points(exact.Time(metrics.Completion).Ratio.Mean), fmt.Sprintf("%.2f", exact.Ratio.Max),
 		}
-		// With services there is auto alone.
+		// With services only auto runs.
 		if s, err := e.simOf(set+" estimated", "fsp-completion"); err == nil {
 			row[6], row[7] = change(s.Time(metrics.Completion).Ratio), fmt.Sprintf("%.2f", s.Ratio.Max)
 		}

@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command scale measures a large cluster's cost for the shim: time and memory of listing,
-// events per second, duration of decisions, and idle CPU. A load generator (package nomad) runs
-// in a process of its own, the shim's code in another.
+// Command scale measures a large cluster's cost for the shim: time and memory of listing, events
+// per second, duration of decisions, and idle CPU. The load generator (package nomad) and the
+// shim's code run in separate processes.
 package main
 
 import (

@@ -14,7 +14,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/scale/measure"
 )
 
-// target is a figure's goal at 100 %.
+// target is a figure's target at 100 %.
 type target struct {
 	limit  float64
 	atMost bool

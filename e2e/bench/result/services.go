@@ -82,14 +82,14 @@ func (r Run) Equal() float64 {
 	return sum / n
 }
 
-// Served is the outcome of a run of services.
+// Served is the result of a run of services.
 type Served struct {
 	S, G, B, Unknown int
 	Classes          string // a letter per service
 	// Stable is the window from which the number of satisfied services stays within one of its
 	// final value; NaN if it never does.
 	Stable float64
-	// Tightest means that the service with the hardest objective had most CPU in the second
+	// Tightest means that the service with the hardest objective had the most CPU in the second
 	// half.
 	Tightest bool
 	// Relative excess of the largest over the smallest limit at the end, and CPU use in the
@@ -180,7 +180,7 @@ func excess(values []float64) float64 {
 	return slices.Max(values)/slices.Min(values) - 1
 }
 
-// ServiceTables are DQoES's tables in one mode, one per case.
+// ServiceTables returns DQoES's tables in one mode, one per case.
 func ServiceTables(e Experiment, mode string) []Table {
 	var tables []Table
 	for _, kase := range []string{Varied, Reachable, Unreachable} {
@@ -247,7 +247,7 @@ func settled(windows []float64) string {
 	return spread(known, less, count)
 }
 
-// serviceNotes has objectives, run lengths and the cost of a batch.
+// serviceNotes returns objectives, run lengths and the cost of a batch.
 func serviceNotes(e Experiment, kase, mode string) []string {
 	var notes []string
 	windows := make(map[string]int)

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package chart draws the demo's picture: a pair of runs with each job's loss and CPU over
-// time, and when it was good and done.
+// Package chart draws the demo's picture: a pair of runs with each job's loss and CPU over time,
+// and when it was good and done.
 package chart
 
 import (
@@ -145,7 +145,7 @@ func (d *drawing) loss(r result.Run, px func(float64) float64, x0, x1 float64) {
 	}
 	for _, j := range r.Jobs {
 		var ps []pt
-		end := 0 // beyond it is only the axis
+		end := 0 // beyond it, only the axis is drawn
 		for i, q := range j.Curve {
 			left := j.Curve.Left(q.Value)
 			ps = append(ps, pt{px(q.T), d.lossY(left)})
@@ -342,8 +342,8 @@ func ticks(end float64, n int) []float64 {
 	return out
 }
 
-// thin keeps the first and last of points within half a point: thousands of reports draw no
-// better.
+// thin drops points within half a point of each other, except the first and the last, as thousands
+// of reports look the same.
 func thin(ps []pt) []pt {
 	var out []pt
 	for i, q := range ps {

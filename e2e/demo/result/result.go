@@ -1,10 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package result has the demo's measurements and compares runs of the same jobs. It is pure.
+// Package result holds the demo's measurements and compares runs of the same jobs. It is pure.
 //
-// Curves come from the trainers' output and ends from Nomad, so policy "none" is measured in
-// the same way, independently of Ebbtide.
+// Curves come from the trainers' output and ends from Nomad, so policy "none" is measured in the
+// same way, independently of Ebbtide.
 package result
 
 import (

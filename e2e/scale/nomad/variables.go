@@ -192,7 +192,7 @@ func (vs *variables) held(at place, in api.Variable) (*variable, error) {
 	return v, nil
 }
 
-// put keeps the lock.
+// put keeps a variable's lock.
 func (vs *variables) put(at place, items api.VariableItems) *variable {
 	vs.index++
 	v := vs.all[at]

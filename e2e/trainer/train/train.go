@@ -102,7 +102,7 @@ func (t *Trainer) heldRows(piece int) int {
 
 func (t *Trainer) Close() { t.pool.Close() }
 
-// StepsPerEpoch counts complete batches.
+// StepsPerEpoch returns the number of complete batches.
 func (c Config) StepsPerEpoch() int { return max(1, c.Spec.Size/c.Spec.Batch) }
 
 // Params returns the number of parameters.
