@@ -208,7 +208,7 @@ func (o Options) nodeStub(i int, index uint64) nodeStub {
 
 func datacenter(i int) string { return fmt.Sprintf("dc%d", 1+i%3) }
 
-// node returns a node as read, and in events.
+// node is a node as read, and in events.
 type node struct {
 	api.Node
 	NodeResources resources
