@@ -24,8 +24,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/watchdog"
 )
 
-// Preparation of a task's move to another node. Nomad passes any signal name to a driver, so `nomad
-// alloc signal` and the shim can request it:
+// Preparation of a task's move to another node. Nomad passes any signal name to a driver, so
+// `nomad alloc signal` and the shim can request it:
 //
 //	            EBBTIDE_CHECKPOINT            saved                 stopped
 //	  (runs) ─────────────────────► saving ─────────► ready ─────────────────► (ended)
