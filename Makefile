@@ -1,7 +1,7 @@
 # Ebbtide. `make help` lists the targets.
 
 GO      ?= go
-# Nomad loads no plugin whose version is not a semantic one: the commit stands beside it.
+# Nomad loads only plugins with a semantic version, so the commit is separate.
 VERSION ?= $(patsubst v%,%,$(shell git describe --tags --exact-match --match 'v[0-9]*.[0-9]*.[0-9]*' 2>/dev/null))
 COMMIT  ?= $(shell git describe --always --dirty --exclude '*' 2>/dev/null)
 LDFLAGS := -s -w -X github.com/ebbtide/ebbtide/version.Commit=$(COMMIT)
@@ -10,17 +10,17 @@ LDFLAGS += -X github.com/ebbtide/ebbtide/version.Version=$(VERSION)
 endif
 BIN     := bin
 BUNDLE  := $(BIN)/gpu-bundle
-# What is published: `make release` builds it for each of these.
+# `make release` builds for each of these architectures.
 DIST    := dist
 ARCHES  := amd64 arm64
-# The age of everything in a release.
+# The time of all files in a release.
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
 export SOURCE_DATE_EPOCH
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ebbtide
 NOMAD_VERSION := $(shell awk '$$1 == "github.com/hashicorp/nomad" { print $$2 }' go.mod)
 export EBBTIDE_NOMAD ?= $(CACHE)/nomad-$(NOMAD_VERSION:v%=%)
 
-# A test that fails behind a pipe must fail the target.
+# A failing test in a pipe must fail the target.
 SHELL       := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 
@@ -84,7 +84,7 @@ unit: $(BIN)/gotestsum ## unit tests with the race detector, fuzz seeds, and the
 		match($$0, /coverage: [0-9.]+%/) { if (substr($$0, RSTART + 10) + 0 < 95) bad = bad " " $$2 } \
 		END { if (bad) { print "coverage below 95 %:" bad; exit 1 } }'
 
-# What failed is shown; the agents' logs beside it are in out/e2e.log only.
+# Only failures are printed; agents' logs are in out/e2e.log.
 e2e: build nomad $(BIN)/gotestsum ## the end-to-end suites on a real Nomad, with both engines
 	@mkdir -p out
 	$(BIN)/gotestsum --format standard-quiet --hide-summary all --jsonfile out/e2e.json -- -tags e2e -count 1 -timeout 60m ./e2e/... 2>&1 | tee out/e2e.log | \
@@ -96,8 +96,8 @@ chaos: build nomad ## five minutes of moves on a real Nomad that is broken at ra
 test-cgroup2: ## the limits' kernel tests on cgroup v2, in a virtual machine
 	$(GO) run ./e2e/cgroup2
 
-# Both kinds of test programs lie beside what they need; what the fake card needs is by itself, so
-# that its libcuda.so.1 is not taken for the driver's.
+# The test programs are next to the files they need. The fake card's libraries are in a separate
+# directory, so its libcuda.so.1 does not shadow the driver's.
 gpu-bundle: ## the tests of GPU sharing for a machine with a card, without Go and gcc, into bin/gpu-bundle/
 	rm -rf $(BUNDLE)
 	$(MAKE) -s -C device/fake/src OUT=$(abspath $(BUNDLE))/fake CFLAGS='-O2 -s'
@@ -110,7 +110,7 @@ gpu-bundle: ## the tests of GPU sharing for a machine with a card, without Go an
 	$(GO) test -c -trimpath -ldflags '-s -w' -o $(BUNDLE)/preload.test ./device/preload
 	@size=$$(du -sm $(BUNDLE) | cut -f 1); if [ $$size -ge 64 ]; then echo "$(BUNDLE) has $$size MiB; less than 64 are wanted"; exit 1; fi
 
-# From another folder and with no other program in reach, as on a machine that has nothing.
+# From another directory and with an empty PATH, as on a bare machine.
 test-bundle: gpu-bundle ## the bundle on the fake card, with nothing but what is in it
 	@mkdir -p out
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && cp -r $(BUNDLE) "$$dir/bundle" && env -i PATH=/nonexistent "$$dir/bundle/run.sh" -fake -out $(CURDIR)/out/gpu-bundle \
@@ -119,8 +119,8 @@ test-bundle: gpu-bundle ## the bundle on the fake card, with nothing but what is
 test-gpu: gpu-bundle ## run that here, on a real NVIDIA card (8 minutes at most; EBBTIDE_TEST_GPU=fake: on the fake one)
 	$(BUNDLE)/run.sh
 
-# The compilers are named as Debian does on any machine. The version in the binaries is ours, not
-# what Go finds in the repository, which counts files that do not matter.
+# Debian's names of the compilers, which work on any machine. The version in the binaries is set
+# here: Go's own (-buildvcs) depends on untracked files.
 CC_amd64 := x86_64-linux-gnu-gcc
 CC_arm64 := aarch64-linux-gnu-gcc
 
@@ -134,7 +134,7 @@ release-%:
 	GOARCH=$* CGO_ENABLED=1 CC=$(CC_$*) GOFLAGS='$(GOFLAGS) -buildvcs=false' $(MAKE) -s product BIN=out/release/$*
 	$(MAKE) -s -B preload BIN=out/release/$* CC=$(CC_$*) CFLAGS='-O2 -s -ffile-prefix-map=$(CURDIR)=.'
 
-# In a clone of what was committed, beneath another path.
+# In a clone of the commit, under another path.
 release-again: release ## the release a second time elsewhere: are the bytes the same?
 	@git diff --quiet HEAD || { echo "there are changes that are not committed: a second release would lack them"; exit 1; }
 	rm -rf out/again
@@ -143,7 +143,7 @@ release-again: release ## the release a second time elsewhere: are the bytes the
 	diff $(DIST)/SHA256SUMS out/again/ebbtide/dist/SHA256SUMS
 	rm -rf out/again
 
-# Two versions of the package for this machine: one is installed, and upgraded to the other.
+# Builds two versions of the package for this machine: one is upgraded to the other.
 test-release: build nomad ## the Debian package is installed, set up, upgraded under a running job and removed, on a copy of this Debian (root)
 	for v in 1 2; do $(MAKE) --no-print-directory release VERSION=0.0.$$v-test ARCHES=$(shell $(GO) env GOARCH) DIST=out/test-release/$$v || exit 1; done
 	EBBTIDE_DEB_BEFORE=$$(echo $(CURDIR)/out/test-release/1/*.deb) EBBTIDE_DEB=$$(echo $(CURDIR)/out/test-release/2/*.deb) \
@@ -169,7 +169,7 @@ lint: $(BIN)/misspell ## formatting, go vet, staticcheck; spelling, phrases, lin
 $(BIN)/misspell: tools/go.mod
 	GOFLAGS= $(GO) build -C tools -o ../$@ github.com/golangci/misspell/cmd/misspell
 
-# What is measured is decided by BENCH, e.g. BENCH='-what train -jobs 10'; -h lists it.
+# BENCH selects the measurements, e.g. BENCH='-what train -jobs 10'; see -h.
 bench: build nomad ## training jobs and services on a real Nomad, five seeds, into docs/results (hours, root; goes on where it was interrupted)
 	$(GO) run ./e2e/bench -out docs/results $(BENCH)
 

@@ -44,7 +44,7 @@ type install struct {
 	config Block
 }
 
-// driver is the driver name in jobs.
+// driver returns the driver name in jobs.
 func (i install) driver() string {
 	if i.file == dockerName {
 		return dockerName
@@ -147,7 +147,7 @@ func (s *Snapshot) onNode() (name string, attrs map[string]string) {
 	return "", nil
 }
 
-// engine is the engine in use, "" if unknown.
+// engine returns the engine in use, "" if unknown.
 func (s *Snapshot) engine() string {
 	for _, i := range s.installs() {
 		return i.engine()

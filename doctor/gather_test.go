@@ -27,7 +27,7 @@ const agentSelf = `{
   "stats": {"client": {"node_id": "n1"}}
 }`
 
-// serve is an agent's API with responses by path.
+// serve returns an agent's API with responses by path.
 func serve(t *testing.T, answers map[string]string) string {
 	for _, name := range []string{"NOMAD_ADDR", "NOMAD_TOKEN", "NOMAD_NAMESPACE", "NOMAD_REGION", "NOMAD_CACERT", "NOMAD_HTTP_AUTH"} {
 		t.Setenv(name, "")
@@ -180,7 +180,7 @@ broken
 	}, got)
 }
 
-// dockerd is a Docker daemon that returns the given info.
+// dockerd returns a Docker daemon that returns the given info.
 func dockerd(t *testing.T, info string) string {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Api-Version", "1.41")

@@ -20,19 +20,16 @@ const (
 	// Name is the driver's name in jobspecs.
 	Name = "ebbtide"
 
-	// DockerName is the driver's name when installed as "docker". Nomad then prefers it
-	// to its built-in docker driver, whose version is not higher, and one driver tracks
-	// all containers.
+	// DockerName is the driver's name when installed as "docker". Nomad prefers it to the built-in
+	// docker driver of no higher version, and one driver tracks all containers.
 	DockerName = "docker"
 
-	// pluginVersion is compared by Nomad with the version of a built-in driver of the
-	// same name ("0.1.0"), which must not be higher. A pre-release suffix would count
-	// as lower, so it is not the product's version.
+	// pluginVersion must not be lower than the version of Nomad's built-in driver of the same name
+	// ("0.1.0"). A pre-release suffix would count as lower, so this is not the product's version.
 	pluginVersion = "0.1.0"
 )
 
-// InstalledName is the driver name for the running binary's file name: DockerName or
-// Name.
+// InstalledName derives the driver name, DockerName or Name, from the binary's file name.
 func InstalledName() string {
 	exe, err := os.Executable()
 	if err != nil {
@@ -53,10 +50,10 @@ func (d *Driver) PluginInfo() (*base.PluginInfoResponse, error) {
 	}, nil
 }
 
-// ConfigSchema is the schema of the plugin block. Nomad requests it before SetConfig,
-// so it covers both engines, each in a block. Installed as "docker", the stock options
-// stay at the top level, so that existing configurations remain valid, and Ebbtide's
-// are in a block "ebbtide".
+// ConfigSchema returns the schema of the plugin block. Nomad requests it before SetConfig, so it
+// covers both engines, each in its own block. Installed as "docker", the stock options stay at the
+// top level, so existing configurations remain valid, and Ebbtide's options are in a block
+// "ebbtide".
 func (d *Driver) ConfigSchema() (*hclspec.Spec, error) {
 	inner, err := d.innerSchemas()
 	if err != nil {

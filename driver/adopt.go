@@ -16,15 +16,13 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 )
 
-// A moved task leaves its checkpoint behind, and Nomad copies its disk. If the target
-// dies before the task has resumed there, Nomad looks for a disk on the target alone;
-// if the copy failed, the task starts there without it. So a failed move sends the job
-// back to its source and names, in its meta, the allocation whose checkpoint the task
-// is to resume from (shim/move).
+// A move back to the source. A moved task leaves its checkpoint behind, and Nomad copies its disk.
+// If the target fails before the task has resumed there, Nomad searches only the target for a disk;
+// if the copy failed, the task starts there without one. A failed move therefore sends the job back
+// to its source, with the allocation to resume from in the job's meta (shim/move).
 //
-// That happens only on request, because another run of the job must not resume from an
-// earlier one, and only once: later allocations continue from what the first has saved
-// since.
+// Adoption needs this request, because another run of the job must not resume from an earlier one,
+// and happens once: later allocations continue from the first one's checkpoints.
 
 func (d *Driver) recordLeft(t *task, saved string) {
 	cfg := t.handle.Config
@@ -36,15 +34,15 @@ func (d *Driver) recordLeft(t *task, saved string) {
 	}
 }
 
-// adopt replaces a task's directories by those that an earlier allocation left on this
-// node, as Nomad would migrate them. It returns an event's text, "" if another
-// allocation has adopted them before.
+// adopt replaces a task's directories with those that an earlier allocation left on this node, as
+// Nomad would migrate them. It returns an event's text, "" if another allocation has already
+// adopted them.
 func (d *Driver) adopt(cfg *drivers.TaskConfig, opts *options.Task) (note string, err error) {
 	c := opts.Checkpoint
 	if opts.Adopt == "" || c == nil || c.Shared {
 		return "", nil
 	}
-	// The tasks of a group share a directory: one must not start while it is filled.
+	// Tasks of a group share a directory: none may start while it is being filled.
 	d.adopting.Lock()
 	defer d.adopting.Unlock()
 	from := *cfg

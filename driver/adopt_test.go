@@ -89,7 +89,7 @@ func TestAdopt(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, "abc", string(data))
 
-	// What a task finds is written down for the move.
+	// The restored checkpoint is recorded for the move.
 	d := New(t.Context(), Name, hclog.NewNullLogger())
 	d.recordRestored(cfg, opts)
 	found, err := private.Open(cfg.AllocDir).ReadFile(private.RestoredName("train"), 1<<10)

@@ -31,12 +31,12 @@ func ownSchema() *hclspec.Spec {
 
 type settings struct {
 	*config.Settings
-	inner map[string]any // the decorated driver's own options
+	inner map[string]any // options of the decorated driver
 	reaper
 }
 
-// decodeConfig splits the plugin's config, encoded by ConfigSchema, into Ebbtide's
-// settings and the decorated driver's. All errors are reported.
+// decodeConfig splits the plugin's config, encoded by ConfigSchema, into Ebbtide's settings and the
+// decorated driver's. It reports all errors.
 func (d *Driver) decodeConfig(data []byte) (*settings, error) {
 	all := make(map[string]any)
 	if len(data) > 0 { // no data: the plugin block is absent
@@ -84,7 +84,7 @@ func (d *Driver) decodeConfig(data []byte) (*settings, error) {
 	return s, err
 }
 
-// reaper is the docker driver's gc.dangling_containers, which Ebbtide's reaper obeys.
+// reaper is the docker driver's gc.dangling_containers; it configures Ebbtide's reaper.
 type reaper struct {
 	enabled, dryRun bool
 	period, grace   time.Duration
@@ -117,8 +117,8 @@ func readReaper(inner map[string]any) (reaper, error) {
 	return r, errors.Join(errs...)
 }
 
-// imageGC is how long an instance of the docker driver may take to remove its tasks'
-// images; 0 if it removes none.
+// imageGC bounds the time an instance of the docker driver takes to remove its tasks' images; 0 if
+// it removes none.
 func (s *settings) imageGC() time.Duration {
 	gc, _ := s.inner["gc"].(map[string]any)
 	if on, _ := gc["image"].(bool); !on {

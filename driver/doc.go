@@ -1,20 +1,18 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package driver is the Nomad task driver plugin "ebbtide". It decorates Nomad's docker
-// or exec driver (package engine), which keeps doing everything as in stock Nomad, and
-// adds a control loop (package control) that reads each task's progress and shifts the
-// node's CPU to the tasks that gain most from it. If the loop fails, tasks run as under
-// plain Nomad.
+// Package driver is the Nomad task driver plugin "ebbtide". It decorates Nomad's docker or exec
+// driver (package engine), which behaves as in stock Nomad, and adds a control loop (package
+// control) that reads each task's progress and shifts the node's CPU to the tasks that gain most
+// from it. If the loop fails, tasks run as under plain Nomad.
 //
-// In: the plugin's options (package config), a jobspec's blocks and meta (package
-// options), a task's output and metrics (package progress), cgroups (package limits),
-// signals of the shim (move.go, runs.go), the device plugin's reports (gpu.go). Out: CPU
-// limits, status files and events (package publish), the private directory (package
-// private).
+// Inputs: the plugin's options (package config), a jobspec's blocks and meta (package options), a
+// task's output and metrics (package progress), cgroups (package limits), the shim's signals
+// (move.go, runs.go), the device plugin's reports (gpu.go). Outputs: CPU limits, status files and
+// events (package publish), the private directory (package private).
 //
-// Start with driver.go: SetConfig, StartTask, supervise. wait.go follows a task to its
-// end, finish.go handles targets, move.go and adopt.go moves.
+// Start with driver.go: SetConfig, StartTask, supervise. wait.go waits for a task's result,
+// finish.go handles targets, move.go and adopt.go moves.
 //
 // # From a report to the kernel
 //

@@ -34,8 +34,7 @@ import (
 	"github.com/ebbtide/ebbtide/validate"
 )
 
-// The reference names every attribute that a node gets; internal/reference has what else it
-// must name.
+// The reference lists every node attribute; see also internal/reference.
 func TestDocs_attributes(t *testing.T) {
 	text, err := os.ReadFile("../docs/reference.md")
 	must.NoError(t, err)
@@ -55,7 +54,7 @@ func TestDocs_attributes(t *testing.T) {
 	must.SliceContainsAll(t, named, attributes)
 }
 
-// examples are the HCL blocks of one kind in jobspecs/ and the documentation.
+// examples returns the HCL blocks of one kind in jobspecs/ and the documentation.
 func examples(t *testing.T, kind string) map[string]string {
 	found := make(map[string]string)
 	files, err := filepath.Glob("../jobspecs/*.hcl")
@@ -131,8 +130,8 @@ func checkTask(t *testing.T, job *api.Job, group *api.TaskGroup, task *api.Task)
 	return err
 }
 
-// What the command line's validation, without Nomad's code, refuses, the driver
-// refuses, too.
+// The driver rejects whatever the command line's validation, which has none of Nomad's code,
+// rejects.
 func TestValidate(t *testing.T) {
 	for config, valid := range map[string]bool{
 		``:                                               true,
@@ -156,7 +155,7 @@ func TestValidate(t *testing.T) {
 		`progress { preset = "kears" }`:                  false,
 		`progress { file = "${NOMAD_TASK_DIR}/m.csv" }`:  true,
 		`progress { file = "/etc/m.csv" }`:               false,
-		`progress { file = "$${NOMAD_TASK_DIR}/m.csv" }`: true, // Nomad replaces it nevertheless
+		`progress { file = "$${NOMAD_TASK_DIR}/m.csv" }`: true, // Nomad interpolates it nevertheless
 		"progress {\nprometheus = \"http://localhost:8000/\"\nmetric = \"x\"\nlabels {\na = \"b\"\n}\n}":              true,
 		"progress {\nprometheus = \"http://localhost:8000/\"\nmetric = \"x\"\nlabels = { a = \"b\" }\n}":              true,
 		"progress {\nprometheus = \"http://localhost:8000/\"\nmetric = \"x\"\nlabels = [{ a = \"b\" }, { c = 1 }]\n}": true,

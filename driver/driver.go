@@ -46,25 +46,25 @@ type Driver struct {
 	ctx    context.Context
 	logger hclog.Logger
 	events *eventer.Eventer
-	// metrics outlive a setup.
+	// metrics are kept across setups.
 	metrics *metrics.Metrics
-	// newDriver makes an instance of a decorated driver (engine.NewDriver).
+	// newDriver creates an instance of a decorated driver (engine.NewDriver).
 	newDriver func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error)
-	adopting  sync.Mutex // see adopt
+	adopting  sync.Mutex
 
-	// findFreezer finds a task's freezer (freezerOf).
+	// findFreezer defaults to freezerOf.
 	findFreezer func(*task) (freezer, error)
-	// setup is from the last SetConfig; nil before it.
+	// setup is nil before SetConfig.
 	setup atomic.Pointer[setup]
-	// starting is read-locked while a task is started or recovered, which must complete
-	// under one setup.
+	// starting is read-locked while a task is started or recovered, so that SetConfig cannot
+	// replace the setup meanwhile.
 	starting sync.RWMutex
 
 	mu     sync.Mutex
 	nodeID string
 	allocs string
 	tasks  map[string]*task
-	spare  *spareInstance // the newest; nil while there is none
+	spare  *spareInstance // the newest, or nil
 
 	runs sync.Mutex // guards the node's history of runs
 }
@@ -72,8 +72,8 @@ type Driver struct {
 // setup is the immutable result of one SetConfig.
 type setup struct {
 	*settings
-	config     *base.Config    // as Nomad gave it, for further instances
-	ctx        context.Context // ends with the plugin, or with the next setup
+	config     *base.Config    // from Nomad, for further instances
+	ctx        context.Context // until the plugin ends or the next setup
 	stop       context.CancelFunc
 	engine     engine.Engine
 	primary    drivers.DriverPlugin // starts tasks
@@ -103,9 +103,9 @@ func New(ctx context.Context, name string, logger hclog.Logger) *Driver {
 	return d
 }
 
-// SetConfig validates the plugin's config and creates the decorated driver and the
-// control loop. Nomad calls it several times per process, first without the agent's
-// part as a check; the last call counts.
+// SetConfig validates the plugin's config and creates the decorated driver and the control loop.
+// Nomad calls it several times per process, first without AgentConfig to check the config; the last
+// call is effective. It fails while the plugin has tasks.
 func (d *Driver) SetConfig(cfg *base.Config) error {
 	s, err := d.decodeConfig(cfg.PluginConfig)
 	if err != nil {
@@ -160,7 +160,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		Metrics:         d.metrics,
 	}, d.logger)
 	go now.controller.Run(now.ctx)
-	if cfg.AgentConfig != nil { // else Nomad only checks the config
+	if cfg.AgentConfig != nil { // nil while Nomad checks the config
 		go metricsserver.Serve(now.ctx, s.Metrics, d.metrics.Registry, d.logger)
 	}
 	if e, ok := now.engine.(*engine.DockerEngine); ok && s.reaper.enabled {
@@ -172,8 +172,8 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 	return nil
 }
 
-// newInstance makes an instance of the decorated driver, bound to the context, and
-// forwards its events.
+// newInstance creates and configures an instance of the decorated driver, which lives as long as
+// ctx, and forwards its events.
 func (d *Driver) newInstance(ctx context.Context, s *setup) (drivers.DriverPlugin, error) {
 	inner, err := d.newDriver(ctx, s.Engine, d.logger)
 	if err != nil {
@@ -228,9 +228,9 @@ func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 	return d.first().Capabilities()
 }
 
-// Fingerprint forwards the decorated driver's fingerprints under Ebbtide's name, with
-// static attributes. Live figures do not belong there: a changed attribute re-registers
-// the node and costs an evaluation of every job on it.
+// Fingerprint forwards the decorated driver's fingerprints under Ebbtide's name, with static
+// attributes. Live figures would be harmful: a changed attribute re-registers the node and costs an
+// evaluation of every job on it.
 func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, error) {
 	s := d.setup.Load()
 	if s == nil {
@@ -243,7 +243,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 	out := make(chan *drivers.Fingerprint)
 	go func() {
 		defer close(out)
-		for fp := range in { // drain it, as the sender blocks
+		for fp := range in { // drain it: the sender blocks
 			select {
 			case out <- d.decorate(s, fp):
 			case <-ctx.Done():
@@ -283,9 +283,8 @@ func (d *Driver) decorate(s *setup, fp *drivers.Fingerprint) *drivers.Fingerprin
 	return &drivers.Fingerprint{Attributes: attrs, Health: fp.Health, HealthDescription: fp.HealthDescription, Err: fp.Err}
 }
 
-// StartTask validates the jobspec's settings, has the decorated driver start the task
-// and adds it to the control loop. An invalid option is an error before the start; a
-// failing control loop is none.
+// StartTask validates the jobspec's settings, has the decorated driver start the task and adds it
+// to the control loop. An invalid option fails the start; a failure of the control loop does not.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	d.starting.RLock()
 	defer d.starting.RUnlock()
@@ -311,8 +310,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if cfg.Env == nil {
 		cfg.Env = make(map[string]string)
 	}
-	// Python buffers output that is no terminal: progress would arrive in blocks
-	// minutes apart.
+	// Python buffers output unless it is a terminal: progress would arrive in blocks minutes apart.
 	if _, ok := cfg.Env["PYTHONUNBUFFERED"]; !ok {
 		cfg.Env["PYTHONUNBUFFERED"] = "1"
 	}
@@ -376,15 +374,15 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 		if rec, lerr := private.Load(handle.Config.AllocDir, handle.Config.Name); lerr != nil || rec.Objective == nil {
 			return rerr
 		}
-		// It has ended as requested, and its container or executor is gone.
+		// It was stopped at its objective, and its container or executor has been removed.
 		d.track(s, handle, finished{}).succeeded.Store(true)
 		return nil
 	}
 	d.learnNode(handle.Config)
 	t := d.track(s, handle, s.primary)
 	if err != nil {
-		// Accepted by an earlier version: the task runs on uncontrolled, but a freeze
-		// must still end.
+		// An earlier version accepted the options. The task runs on uncontrolled, but a freeze must
+		// still end.
 		d.logger.Warn("recovered task has options that this version does not accept; it is not controlled",
 			"task", handle.Config.Name, "alloc_id", handle.Config.AllocID, "error", err)
 		if opts != nil {
@@ -398,8 +396,8 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	return nil
 }
 
-// supervise adds a running task to the control loop. It never fails: errors are logged
-// and shown, and the task runs as under plain Nomad.
+// supervise adds a running task to the control loop. Errors are logged and published; the task then
+// runs as under plain Nomad.
 func (d *Driver) supervise(t *task, opts *options.Task, recovered bool) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
@@ -450,7 +448,7 @@ func (d *Driver) supervise(t *task, opts *options.Task, recovered bool) {
 	if r := cfg.Resources; r != nil && r.LinuxResources != nil {
 		ct.Shares = t.setup.shares(cfg)
 		if r.LinuxResources.CpusetCpus != "" {
-			// Tasks with `cores` own their CPUs; nothing is shared.
+			// The CPUs of tasks with `cores` are not shared.
 			log.Debug("task has cores of its own and is not limited")
 			ct.Pinned = cpusetSize(r.LinuxResources.CpusetCpus)
 			ct.Limited = false
@@ -484,8 +482,8 @@ func (s *setup) shares(cfg *drivers.TaskConfig) uint64 {
 	return plan.NomadShares(cfg.Resources.LinuxResources.CPUShares, int64(s.config.AgentConfig.Compute().TotalCompute))
 }
 
-// learnNode stores the Nomad node's ID and the directory of its allocations, which the
-// plugin learns only with a task.
+// learnNode stores the node's ID and the allocations' directory, which Nomad passes to the plugin
+// only with a task.
 func (d *Driver) learnNode(cfg *drivers.TaskConfig) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -520,9 +518,8 @@ func (d *Driver) emit(ev publish.Event) {
 	d.metrics.EventsSent.Inc()
 }
 
-// withoutReaper disables the decorated docker driver's reaper, which knows only one
-// instance's containers and, in a driver named ebbtide, would remove stock Nomad's. See
-// reap.
+// withoutReaper disables the decorated docker driver's reaper. Each instance tracks only its own
+// containers, and in a driver named ebbtide would remove stock Nomad's. See reap.
 func withoutReaper(config map[string]any) map[string]any {
 	gc, ok := config["gc"].(map[string]any)
 	if !ok {

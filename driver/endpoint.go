@@ -17,14 +17,14 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress/prometheus"
 )
 
-// reach limits a task's metrics endpoint to the ports and the network that Nomad tells
-// the driver and the namespace of the task's process. The environment, which the job
-// can set, is ignored. handle may be nil before a connection.
+// reach restricts a task's metrics endpoint to the ports and the network that Nomad reports to the
+// driver, and to the namespace of the task's process. It ignores the environment, which the job can
+// set. handle may be nil until the first connection.
 func (s *setup) reach(cfg *drivers.TaskConfig, handle *drivers.TaskHandle) *prometheus.Reach {
 	r := &prometheus.Reach{Ports: hostPorts(cfg.Resources)}
 	switch iso := cfg.NetworkIsolation; {
 	case s.Engine == engine.Docker:
-		// The job chooses its container's network, which can only restrict it.
+		// The job can choose its container's network, which only restricts it.
 		var config struct {
 			NetworkMode string `codec:"network_mode"`
 		}
@@ -76,7 +76,7 @@ func openNamespace(ctx context.Context, e engine.Engine, handle *drivers.TaskHan
 	if err != nil {
 		return nil, err
 	}
-	// The process may have exited, and its pid been reused, before the open.
+	// The process may have exited and its PID been reused before the open.
 	now, err := e.Inspect(ctx, handle)
 	if err == nil && (!now.Running || now.PID != before.PID) {
 		err = engine.ErrGone

@@ -18,20 +18,19 @@ import (
 
 // Actions at a task's targets (TRADL).
 //
-// At the acceptable target the job may request a signal, to save its best parameters.
-// At the objective the task is stopped and has succeeded: its exit code is 0 for Nomad,
-// whatever its process returns, so that it is complete and neither restarted nor
-// rescheduled. This order makes it hold whichever process dies:
+// At the acceptable target the job may request a signal, to save its best parameters. At the
+// objective the task is stopped and has succeeded: Nomad gets exit code 0, whatever the process
+// returns, so the task is complete and neither restarted nor rescheduled. This order survives the
+// failure of any process:
 //
-//  1. The target is recorded, where the task cannot write.
-//  2. The task is asked to stop, and killed after its grace.
-//  3. Its end is reported with exit code 0, because of the record.
+//  1. The target is recorded where the task cannot write.
+//  2. The task is stopped, and killed after its grace period.
+//  3. Because of the record, exit code 0 is reported.
 //
-// A plugin or agent restarted between 1 and 3 continues at 2. If the process has ended
-// by then and Nomad restarts the task, the driver does not start it: it has succeeded.
+// A plugin or agent restarted between 1 and 3 continues at 2. If the process has ended by then and
+// Nomad restarts the task, the driver reports success without starting it.
 
-// targetReached acts on a target. It is called once per target, outside the control
-// loop.
+// targetReached is called once per target, outside the control loop.
 func (d *Driver) targetReached(t *task, act options.Actions, at target.Reached) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
@@ -46,7 +45,7 @@ func (d *Driver) targetReached(t *task, act options.Actions, at target.Reached) 
 		rec.Run, rec.Acceptable = cfg.ID, &at
 	}
 	if err := rec.Save(cfg.AllocDir, cfg.Name); err != nil {
-		// It is lost only if the plugin restarts before the end.
+		// Lost only if the plugin restarts before the task ends.
 		log.Error("cannot record the reached target; acting on it nevertheless", "error", err)
 	}
 	t.records.Unlock()
@@ -63,7 +62,7 @@ func (d *Driver) targetReached(t *task, act options.Actions, at target.Reached) 
 	}
 }
 
-// finish stops a task that has succeeded, with retries: Docker may be down for a while.
+// finish stops a task that has reached its objective. It retries, since Docker may be unavailable.
 func (d *Driver) finish(t *task, act options.Actions) {
 	t.succeeded.Store(true)
 	d.releaseMove(t, "it has reached its objective and will not be moved")
@@ -92,7 +91,7 @@ func (d *Driver) resumeTargets(t *task, opts *options.Task) policy.TargetState {
 	case err != nil:
 		d.logger.Warn("cannot read the record of the task's targets", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
 	case rec.Objective != nil:
-		t.succeeded.Store(true) // before its result is requested
+		t.succeeded.Store(true) // before WaitTask returns its result
 		go d.finish(t, opts.Act)
 		return policy.Objective
 	case rec.Acceptable != nil && rec.Run == cfg.ID:
@@ -101,8 +100,8 @@ func (d *Driver) resumeTargets(t *task, opts *options.Task) policy.TargetState {
 	return policy.InTraining
 }
 
-// succeeded returns a handle for a task that must not start because its allocation has
-// reached the objective; nil for any other.
+// succeeded returns a handle for a task that must not start because its allocation has reached the
+// objective; nil otherwise.
 func (d *Driver) succeeded(s *setup, cfg *drivers.TaskConfig) *drivers.TaskHandle {
 	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	if err != nil || rec.Objective == nil {
@@ -120,7 +119,7 @@ func (d *Driver) succeeded(s *setup, cfg *drivers.TaskConfig) *drivers.TaskHandl
 
 const handleVersion = 1
 
-// finished replaces the decorated driver for tasks that have succeeded and ended.
+// finished replaces the decorated driver for succeeded tasks that have ended.
 type finished struct{ drivers.DriverPlugin }
 
 func (finished) WaitTask(context.Context, string) (<-chan *drivers.ExitResult, error) {

@@ -69,7 +69,7 @@ func TestAcceptableSendsItsSignal(t *testing.T) {
 	must.Eq(t, 0, len(first.stopped))
 }
 
-// The plugin or the agent dies after writing the record: the next one continues.
+// If the plugin or the agent dies after writing the record, the next one continues.
 func TestObjectiveIsResumed(t *testing.T) {
 	d, first, held, _ := ending(t)
 	must.NoError(t, private.Record{Objective: &objective}.Save(held.handle.Config.AllocDir, "task"))

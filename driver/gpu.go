@@ -19,28 +19,25 @@ import (
 	"github.com/ebbtide/ebbtide/driver/options"
 )
 
-// visibleDevices is the variable by which NVIDIA's container runtime provides a card.
+// visibleDevices is the variable that makes NVIDIA's container runtime provide a card.
 const visibleDevices = "NVIDIA_VISIBLE_DEVICES"
 
-// noShareNotice begins the event of a task that has its card without a share.
+// noShareNotice begins the event of a task that has its card to itself.
 const noShareNotice = "GPU: the job runs without a share of the memory: "
 
-// injectGPUShare adds the mounts and environment of a task's seat on a card, which the
-// device plugin describes in a variable; the variable itself is removed. A reason
-// against sharing is returned as a note; only an unsatisfiable request is an error.
+// injectGPUShare adds the mounts and environment of a task's seat on a card. The device plugin
+// describes the seat in a variable, which is removed here. Obstacles to sharing are returned as
+// notes; only a request that the card cannot satisfy is an error.
 //
-// It is done at every start, because Nomad's agent forgets a device's mounts on
-// restart.
-//
-// files are exchanged with the device plugin.
+// It runs at every start, because Nomad's agent loses a device's mounts on restart.
 func injectGPUShare(cfg *drivers.TaskConfig, engineName string) (notes []string, files gpuFiles, err error) {
-	// Not from Env: there a job could name any file of the host for us to mount.
+	// Env is not trusted: a job could name any host file to be mounted.
 	text, seated := cfg.DeviceEnv[handoff.Variable]
 	delete(cfg.DeviceEnv, handoff.Variable)
 	delete(cfg.Env, handoff.Variable)
 	meta := readMeta(cfg.Env)
 	if !seated {
-		// The plugin may give its things itself.
+		// Without handoff, the device plugin sets up the gate itself.
 		if _, given := cfg.DeviceEnv[handoff.EnvGate]; !given {
 			notes = ignoredOptions(meta)
 		}
@@ -88,11 +85,11 @@ func injectGPUShare(cfg *drivers.TaskConfig, engineName string) (notes []string,
 	return notes, files, nil
 }
 
-// gpuFiles are exchanged between the device plugin and the driver, for a task with a
-// seat.
+// gpuFiles are the paths of the files that the driver and the device plugin exchange about a task
+// with a seat.
 type gpuFiles struct {
-	report   string // how it fares; "" = there is none
-	identity string // what it is; "" = nobody asks
+	report   string // the task's GPU use; "" = none
+	identity string // the task's identity; "" = not requested
 	is       handoff.Identity
 }
 
@@ -122,8 +119,8 @@ func ignoredOptions(meta map[string]string) []string {
 	return []string{fmt.Sprintf("GPU: ignored: %s; the task has no shared seat (resources { device %q {} })", "meta."+strings.Join(keys, ", meta."), "nvidia/share")}
 }
 
-// checkMemory refuses a task that wants more than its card has. What is no number has been
-// refused before.
+// checkMemory rejects a request for more memory than the card has. A value that is not a number has
+// been rejected already.
 func checkMemory(meta map[string]string, s handoff.Handoff) error {
 	wish, err := strconv.ParseInt(meta[options.KeyGPUMemory], 10, 64)
 	if err != nil || s.MemoryMiB == 0 || wish <= s.MemoryMiB {
@@ -132,14 +129,14 @@ func checkMemory(meta map[string]string, s handoff.Handoff) error {
 	return fmt.Errorf("meta.%s: must be at most %d, the card's memory in MiB, got %d", options.KeyGPUMemory, s.MemoryMiB, wish)
 }
 
-// canMount says whether a file can be mounted without taking the place of one of the task's
-// own, as far as that can be seen: of an image it cannot.
+// canMount reports whether a mount would hide no file of the task. Files in an image cannot be
+// seen.
 func canMount(cfg *drivers.TaskConfig, engineName string, m handoff.Mount) bool {
 	if _, err := os.Stat(m.Host); err != nil {
-		return false // the plugin is of an earlier version
+		return false // of an earlier version of the plugin
 	}
 	if engineName == engine.Exec {
-		// An empty file is left from an earlier mount.
+		// An earlier mount leaves an empty file.
 		if own, err := os.Lstat(filepath.Join(cfg.TaskDir().Dir, m.Task)); err == nil && own.Size() > 0 {
 			return false
 		}
@@ -151,8 +148,7 @@ func canMount(cfg *drivers.TaskConfig, engineName string, m handoff.Mount) bool 
 	return !own
 }
 
-// covered returns the mount point of a read-only volume in which nothing can be mounted
-// at path; "" if there is none.
+// covered returns the read-only volume in which path cannot be mounted; "" if there is none.
 func covered(mounts []*drivers.MountConfig, path string) string {
 	for _, m := range mounts {
 		rest, inside := within(m, path)
@@ -166,13 +162,13 @@ func covered(mounts []*drivers.MountConfig, path string) string {
 	return ""
 }
 
-// within returns the part of a task's path beneath a mount, and whether it is beneath.
+// within returns path relative to a mount, and whether it is below the mount.
 func within(m *drivers.MountConfig, path string) (rest string, inside bool) {
 	rest, err := filepath.Rel(m.TaskPath, path)
 	return rest, err == nil && !strings.HasPrefix(rest, "..")
 }
 
-// explainRuntime adds advice if Docker does not know the runtime that provides a card.
+// explainRuntime adds advice to Docker's error about an unknown runtime.
 func explainRuntime(cfg *drivers.TaskConfig, err error) error {
 	if _, ok := cfg.DeviceEnv[visibleDevices]; !ok || !strings.Contains(err.Error(), "requested docker runtime") {
 		return err

@@ -17,8 +17,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/engine"
 )
 
-// seated is the config of a task with a seat, as Nomad hands it over: what a device gives to
-// the environment is in Env and in DeviceEnv.
+// seated returns the config of a task with a seat, as Nomad passes it: a device's variables are in
+// both Env and DeviceEnv.
 func seated(t *testing.T, s handoff.Handoff, env map[string]string, mounts ...*drivers.MountConfig) *drivers.TaskConfig {
 	t.Helper()
 	text, err := s.Encode()
@@ -116,7 +116,7 @@ func TestInjectGPUShare_noShare(t *testing.T) {
 	must.SliceEmpty(t, notes)
 }
 
-// A job cannot have host files mounted by its own environment.
+// A job cannot mount host files through its environment.
 func TestInjectGPUShare_forged(t *testing.T) {
 	text, err := handoff.Handoff{Preload: "/etc/shadow", Gate: "/root"}.Encode()
 	must.NoError(t, err)
@@ -143,7 +143,7 @@ func TestStartTask_wish(t *testing.T) {
 	must.ErrorContains(t, err, "meta.ebbtide_gaol: unknown key")
 }
 
-// Nomad forgets a device's mounts when its agent restarts, but keeps the environment.
+// When its agent restarts, Nomad keeps a device's environment, but not its mounts.
 func TestStartTask_seat(t *testing.T) {
 	d, first, _, messages := waiting(t, found{err: engine.ErrGone})
 	first.started = make(chan *drivers.TaskConfig, 2)

@@ -13,12 +13,12 @@ import (
 	"github.com/ebbtide/ebbtide/driver/options"
 )
 
-// optionsEnv is the key in the environment of a handle's config, never the task's, that
-// carries the task's options.
+// optionsEnv is a key in the environment of a handle's config, never the task's, that carries the
+// task's options.
 //
-// Nomad's client stores a handle without the task's driver config, and recovers from
-// the handle alone if agent and plugin have both ended. The decorated driver's state in
-// the handle is unchanged, so that a stock driver can recover the task, too.
+// Nomad's client stores a handle without the task's driver config, and recovers from the handle
+// alone if both agent and plugin have exited. The decorated driver's state in the handle is
+// unchanged, so a stock driver can recover the task, too.
 const optionsEnv = "EBBTIDE_TASK_OPTIONS"
 
 func withOptions(handle *drivers.TaskHandle, opts *options.Task) (*drivers.TaskHandle, error) {
@@ -34,8 +34,8 @@ func withOptions(handle *drivers.TaskHandle, opts *options.Task) (*drivers.TaskH
 	return h, nil
 }
 
-// takeOptions is the inverse of withOptions. A handle without options, from a stock
-// driver, has those of its config.
+// takeOptions is the inverse of withOptions. A stock driver's handle has no options; they are read
+// from its config.
 func takeOptions(handle *drivers.TaskHandle) (*drivers.TaskHandle, *options.Task, error) {
 	data, ok := handle.Config.Env[optionsEnv]
 	if !ok {

@@ -14,8 +14,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress"
 )
 
-// A handle as stored by Nomad's client: without unexported fields, so without the
-// task's driver config.
+// Nomad's client stores a handle without unexported fields, so without the driver config.
 func TestOptionsOutliveTheDriverConfig(t *testing.T) {
 	t.Parallel()
 	handle := drivers.NewTaskHandle(1)
@@ -26,14 +25,14 @@ func TestOptionsOutliveTheDriverConfig(t *testing.T) {
 
 	kept, err := withOptions(handle, want)
 	must.NoError(t, err)
-	must.MapNotContainsKey(t, handle.Config.Env, optionsEnv) // the decorated driver's own handle
+	must.MapNotContainsKey(t, handle.Config.Env, optionsEnv) // the handle passed to the decorated driver
 
 	var disk []byte
 	must.NoError(t, base.MsgPackEncode(&disk, kept))
 	var back drivers.TaskHandle
 	must.NoError(t, base.MsgPackDecode(disk, &back))
 	_, err = readTaskOptions(back.Config)
-	must.Error(t, err) // the reason for optionsEnv
+	must.Error(t, err) // which is why optionsEnv exists
 
 	inner, got, err := takeOptions(&back)
 	must.NoError(t, err)

@@ -24,8 +24,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/watchdog"
 )
 
-// Preparation of a task's move to another node. Nomad passes any signal name to a
-// driver, so `nomad alloc signal` and the shim can request it:
+// Preparation of a task's move to another node. Nomad passes any signal name to a driver, so
+// `nomad alloc signal` and the shim can request it:
 //
 //	            EBBTIDE_CHECKPOINT            saved                 stopped
 //	  (runs) ─────────────────────► saving ─────────► ready ─────────────────► (ended)
@@ -34,24 +34,24 @@ import (
 //	     └── EBBTIDE_RELEASE, or the lease expires ◄──┘    or EBBTIDE_RENEW:
 //	                                                       renews the lease
 //
-//	saving  The task has Nomad's limits, and was sent its signal.
-//	ready   Its checkpoint is complete and the task is frozen, for the lease at most,
-//	        so that it cannot end while Nomad moves it, which would run it twice.
+//	saving  The task has Nomad's limits and has been signalled.
+//	ready   Its checkpoint is complete and the task is frozen, for the lease at most:
+//	        it must not end while Nomad moves it, which would run it twice.
 //	        Stopping it kills it without thawing.
 //
-// EBBTIDE_FREEZE freezes a task without a move, so that it cannot end while its job
-// gets a new version.
+// EBBTIDE_FREEZE freezes a task without a move, so that it cannot end while its job gets a new
+// version.
 //
-// The freeze is recorded and a watchdog started before the task is asked to save:
-// whatever happens to this process, the task is thawed when the lease expires. A
-// restarted plugin takes the freeze over, or thaws the task if it was still saving.
+// The freeze is recorded and a watchdog started before the task is signalled, so the task is thawed
+// when the lease expires even if this process dies. A restarted plugin continues the freeze, or
+// thaws a task that was still saving.
 const (
-	// SignalCheckpoint asks the driver to prepare a task's move.
+	// SignalCheckpoint prepares a task's move.
 	SignalCheckpoint = "EBBTIDE_CHECKPOINT"
-	// SignalFreeze freezes a task briefly. It returns once the task is frozen.
+	// SignalFreeze freezes a task briefly. Sending it returns once the task is frozen.
 	SignalFreeze = "EBBTIDE_FREEZE"
-	// SignalRenew renews the lease of a frozen task. It is an error if the task is not
-	// frozen: it has run since and must save again.
+	// SignalRenew renews the lease of a frozen task. It fails if the task is not frozen: the task
+	// has run since and must save again.
 	SignalRenew = "EBBTIDE_RENEW"
 	// SignalRelease thaws a task, or cancels the preparation of its move.
 	SignalRelease = "EBBTIDE_RELEASE"
@@ -59,21 +59,21 @@ const (
 
 // move is the preparation of one task's move.
 type move struct {
-	// freezing is held while the task is frozen or thawed, with its record. Lock order:
+	// freezing is held while the task and its record change between frozen and thawed. It is locked
 	// before mu.
 	freezing sync.Mutex
 
 	mu    sync.Mutex
 	state string             // "", status.MoveSaving or status.MoveReady
-	stop  context.CancelFunc // cancels the context of this preparation
-	over  chan struct{}      // closed when state is "" again
+	stop  context.CancelFunc // cancels this preparation
+	over  chan struct{}      // closed when the preparation ends
 
-	// While it is ready.
+	// Set in state ready.
 	cgroup freezer // nil: the task has saved and ended
 	lease  *time.Timer
 	shown  status.Move
 
-	thawed time.Time // the end of the last freeze
+	thawed time.Time // end of the last freeze
 }
 
 // freezer is the part of limits.Cgroup that a move needs.
@@ -84,7 +84,7 @@ type freezer interface {
 	FreezerDir() string
 }
 
-// begin begins a preparation, with a context that ends with it. The caller holds mu.
+// begin starts a preparation and returns its context. The caller holds mu.
 func (m *move) begin(parent context.Context, shown status.Move) (ctx context.Context) {
 	ctx, m.stop = context.WithCancel(parent)
 	m.state, m.over = status.MoveSaving, make(chan struct{})
@@ -108,8 +108,8 @@ func (m *move) end() (was string) {
 	return was
 }
 
-// cancel ends the preparation, if any, and returns it. Unless was is "" the caller
-// thaws or kills the task, then unlocks freezing.
+// cancel ends the preparation, if any, and returns its state. Unless was is "", the caller must
+// thaw or kill the task, then unlock freezing.
 func (m *move) cancel() (was string, cg freezer, shown status.Move) {
 	m.mu.Lock()
 	if m.state == "" {
@@ -128,7 +128,7 @@ func (m *move) cancel() (was string, cg freezer, shown status.Move) {
 	return was, cg, shown
 }
 
-// thawing reports whether the last freeze is still being ended. The caller holds mu.
+// thawing reports whether the last freeze is still being undone. The caller holds mu.
 func (m *move) thawing() bool {
 	if !m.freezing.TryLock() {
 		return true
@@ -138,19 +138,17 @@ func (m *move) thawing() bool {
 }
 
 const (
-	// freezeWithin bounds the time for the kernel to freeze a task, and for a watchdog
-	// to start.
+	// freezeWithin bounds the time to freeze a task, and to start a watchdog.
 	freezeWithin = 5 * time.Second
-	// endsWithin is how long a process may take to end after it has saved, if its
-	// signal usually ends processes. One alive after that has ignored it.
+	// endsWithin is the time a process gets to exit after it has saved, if its signal usually
+	// terminates processes. One that still runs then has ignored the signal.
 	endsWithin = 10 * time.Second
 )
 
-// errCanceled means that a preparation was canceled while in progress.
 var errCanceled = errors.New("the move was canceled")
 
-// prepareMove asks a task to save its state. It returns at once; events and the status
-// report the result.
+// prepareMove asks a task to save its state. It does not wait; events and the status report the
+// result.
 func (d *Driver) prepareMove(t *task) error {
 	cfg := t.handle.Config
 	if err := mayFreeze(t); err != nil {
@@ -197,8 +195,7 @@ func mayFreeze(t *task) error {
 	return nil
 }
 
-// freezeBriefly freezes a task without a move. One that is ready to move is frozen
-// already.
+// freezeBriefly freezes a task without a move. A task that is ready to move is already frozen.
 func (d *Driver) freezeBriefly(t *task) error {
 	if err := mayFreeze(t); err != nil {
 		return err
@@ -258,8 +255,8 @@ func (d *Driver) save(ctx context.Context, t *task, files *checkpoint.Files, bef
 
 func saving() status.Move { return status.Move{State: status.MoveSaving, Step: status.Unknown()} }
 
-// abort ends a failed preparation. It returns false if it was ended concurrently, with
-// the task thawed and the reason reported.
+// abort ends a failed preparation. It returns false if the preparation was ended concurrently,
+// which has thawed the task and reported why.
 func (d *Driver) abort(ctx context.Context, t *task) bool {
 	m := &t.move
 	m.freezing.Lock()
@@ -275,8 +272,8 @@ func (d *Driver) abort(ctx context.Context, t *task) bool {
 	return true
 }
 
-// saveAndFreeze asks a task to save, waits for the checkpoint and freezes the task at
-// once, since steps in between are repeated. So anything slow comes before.
+// saveAndFreeze asks a task to save, waits for the checkpoint and freezes the task immediately,
+// because steps in between are repeated. Slow operations therefore come first.
 func (d *Driver) saveAndFreeze(ctx context.Context, t *task, files *checkpoint.Files, before checkpoint.State) error {
 	cfg, c := t.handle.Config, *t.checkpoint
 	step := d.lastStep(ctx, t)
@@ -302,8 +299,8 @@ func (d *Driver) saveAndFreeze(ctx context.Context, t *task, files *checkpoint.F
 	return d.freeze(ctx, t, cg, status.Move{State: status.MoveReady, Path: saved.Path, Bytes: saved.Bytes, Step: status.Number(step)})
 }
 
-// guard records a coming freeze, of limited duration, and starts a watchdog that thaws
-// the task then. The task must not be frozen without both.
+// guard records the coming freeze and starts a watchdog that thaws the task after most. The task
+// must not be frozen without both.
 func (d *Driver) guard(ctx context.Context, t *task, cg freezer, shown status.Move, most time.Duration) error {
 	t.move.freezing.Lock()
 	defer t.move.freezing.Unlock()
@@ -319,7 +316,7 @@ func (d *Driver) guard(ctx context.Context, t *task, cg freezer, shown status.Mo
 	return watchdog.Start(ctx, t.handle.Config.AllocDir, t.handle.Config.Name, t.handle.Config.ID)
 }
 
-// ends reports whether a task ends after its signal, within a bound.
+// ends reports whether a task exits within endsWithin of its signal.
 func (d *Driver) ends(ctx context.Context, t *task) bool {
 	ctx, cancel := context.WithTimeout(ctx, endsWithin)
 	defer cancel()
@@ -335,15 +332,14 @@ func (d *Driver) ends(ctx context.Context, t *task) bool {
 	}
 }
 
-// lastStep is the task's last reported step. A control loop that does not answer delays
-// nothing.
+// lastStep returns the task's last reported step. It does not wait for a stuck control loop.
 func (d *Driver) lastStep(ctx context.Context, t *task) float64 {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	return t.setup.controller.Step(ctx, t.handle.Config.ID)
 }
 
-// freeze freezes the task for its lease. Without a cgroup it has ended.
+// freeze freezes the task for its lease. If cg is nil, the task has exited.
 func (d *Driver) freeze(ctx context.Context, t *task, cg freezer, shown status.Move) error {
 	m := &t.move
 	m.freezing.Lock()
@@ -417,8 +413,7 @@ func (d *Driver) extendLease(t *task) error {
 	return err
 }
 
-// releaseMove thaws a task, or cancels the preparation of its move; no error if there
-// is none.
+// releaseMove thaws a task, or cancels the preparation of its move, if there is one.
 func (d *Driver) releaseMove(t *task, why string) {
 	m := &t.move
 	was, cg, shown := m.cancel()
@@ -439,7 +434,7 @@ func (d *Driver) releaseMove(t *task, why string) {
 
 func (t *task) mayEnd() bool { return t.checkpoint != nil && t.checkpoint.Ends() }
 
-// thaw thaws a frozen task, with retries, as nothing else in this process would.
+// thaw thaws a frozen task. It retries, because nothing else in this process would.
 func (d *Driver) thaw(t *task, cg freezer) {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 30*time.Second) {
 		err := cg.Thaw()
@@ -458,8 +453,7 @@ func (d *Driver) thaw(t *task, cg freezer) {
 	d.erase(t)
 }
 
-// endFrozen kills the processes of a frozen task that is to be stopped, which could
-// handle no signal.
+// endFrozen kills a frozen task that is being stopped: it could not handle a signal.
 func (d *Driver) endFrozen(t *task) {
 	was, cg, shown := t.move.cancel()
 	if was == "" {
@@ -485,10 +479,10 @@ func (d *Driver) erase(t *task) {
 	}
 }
 
-// afterMove delays the result of a task that has saved and ended, which Nomad would
-// take for complete. Without a move the task has failed, and Nomad restarts it;
-// likewise a task that was slow to end, was frozen, and ends once thawed. The result of
-// a briefly frozen task is returned on release.
+// afterMove delays the result of a task that has saved and exited, which Nomad would consider
+// complete. If it is not moved, the task has failed and Nomad restarts it; so has a task that was
+// frozen before it could exit, and exits once thawed. The result of a briefly frozen task is
+// returned on release.
 func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult {
 	m := &t.move
 	m.mu.Lock()
@@ -498,7 +492,7 @@ func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult
 		return res
 	}
 	briefly := m.shown.State == status.MoveFrozen
-	if !briefly && !t.mayEnd() { // it has ended by itself
+	if !briefly && !t.mayEnd() { // not because of its signal
 		m.end()
 		m.mu.Unlock()
 		return res
@@ -526,7 +520,7 @@ func (d *Driver) resumeMove(t *task) {
 		return
 	}
 	f := rec.Frozen
-	if f.State == status.MoveSaving { // it may have been frozen just before
+	if f.State == status.MoveSaving { // a freeze may have followed
 		d.thawStale(cfg)
 		why := "the plugin restarted while the task saved its state"
 		t.setup.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: status.Unknown(), Why: why})
@@ -540,7 +534,7 @@ func (d *Driver) resumeMove(t *task) {
 		d.thawStale(cfg)
 		return
 	}
-	// The earlier process's watchdog may have ended with it.
+	// The previous process's watchdog may have ended with it.
 	ctx, cancel := context.WithTimeout(t.setup.ctx, freezeWithin)
 	defer cancel()
 	if err := watchdog.Start(ctx, cfg.AllocDir, cfg.Name, cfg.ID); err != nil {
@@ -597,7 +591,7 @@ func (d *Driver) recordMove(t *task, cg freezer, m status.Move) error {
 	})
 }
 
-// recordFreeze records that a task is frozen, or (nil) no longer is.
+// recordFreeze records that a task is frozen, or with nil that it is not.
 func (d *Driver) recordFreeze(t *task, f *private.Frozen) error {
 	return d.updateRecord(t, func(r *private.Record) { r.Frozen = f })
 }
@@ -614,8 +608,8 @@ func (d *Driver) updateRecord(t *task, what func(*private.Record)) error {
 	return rec.Save(cfg.AllocDir, cfg.Name)
 }
 
-// say sends an event about a task at once. The kind is one of publish.Kinds; more annotations
-// than that are for tools, and may be nil.
+// say sends an event about a task immediately. kind is one of publish.Kinds; further annotations
+// are for tools, and may be nil.
 func (d *Driver) say(t *task, kind, message string, more map[string]string) {
 	cfg := t.handle.Config
 	annotations := map[string]string{publish.Annotation: kind}

@@ -141,7 +141,7 @@ func TestMove_leaseEnds(t *testing.T) {
 	must.Eq(t, "runs", m.fridge.is())
 	must.Nil(t, m.frozen(t))
 
-	// It expires during a renewal: the watchdog may have been faster.
+	// If the lease expires during a renewal, the watchdog may already have thawed the task.
 	m.held.checkpoint.Lease = time.Hour
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze))
 	m.held.move.mu.Lock()
@@ -151,7 +151,7 @@ func TestMove_leaseEnds(t *testing.T) {
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return m.fridge.is() == "runs" && m.frozen(t) == nil })))
 }
 
-// The task is thawed when its lease expires even without this process.
+// The watchdog thaws the task when its lease expires, even without this process.
 func TestMove_watched(t *testing.T) {
 	for _, signal := range []string{SignalCheckpoint, SignalFreeze} {
 		t.Run(signal, func(t *testing.T) {
@@ -201,7 +201,7 @@ func TestMove_fails(t *testing.T) {
 	must.Nil(t, m.frozen(t))
 	m.fridge.refuse = nil
 
-	// Without a record the task is not asked to save: nothing would thaw it.
+	// The task is not signalled without a record: nothing would thaw it.
 	must.NoError(t, os.RemoveAll(filepath.Join(m.held.handle.Config.AllocDir, ".ebbtide")))
 	must.NoError(t, os.WriteFile(filepath.Join(m.held.handle.Config.AllocDir, ".ebbtide"), nil, 0o600))
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
@@ -240,7 +240,7 @@ func TestMove_canceledWhileFreezing(t *testing.T) {
 	must.Eq(t, "frozen", m.fridge.is())
 }
 
-// A plugin that no longer accepts the task's options takes its freeze over.
+// A plugin that no longer accepts the task's options continues its freeze.
 func TestMove_recoveredWithoutOptions(t *testing.T) {
 	for name, options := range map[string]string{
 		"not valid any more": `{"Progress":{"Preset":"gone"},"Checkpoint":{"Path":"/alloc/data/ckpt-*","Signal":"SIGTERM"}}`,
@@ -297,8 +297,8 @@ func TestMove_frozenBriefly(t *testing.T) {
 	must.Eq(t, 0, len(m.inner.signals))
 }
 
-// A process that ends during a brief freeze has ended on release, whatever its
-// checkpoint signal. One that ended before cannot be frozen.
+// The exit of a process during a brief freeze is reported on release, whatever its checkpoint
+// signal. A process that has exited cannot be frozen.
 func TestMove_frozenBrieflyEnds(t *testing.T) {
 	m := newMoving(t)
 	m.held.checkpoint.Signal = "SIGTERM"
@@ -350,7 +350,7 @@ func TestMove_refused(t *testing.T) {
 	must.Eq(t, 0, len(m.inner.signals))
 }
 
-// A frozen task that is stopped is killed without thawing.
+// Stopping a frozen task kills it without thawing.
 func TestMove_stopped(t *testing.T) {
 	m := newMoving(t)
 	ch, err := m.d.WaitTask(t.Context(), "alloc/task/1")
@@ -416,8 +416,7 @@ func TestMove_savesAndExits(t *testing.T) {
 	}
 }
 
-// A task frozen while about to exit is not complete either: without a move it exits
-// when thawed.
+// A task frozen before it could exit is not complete either: without a move it exits when thawed.
 func TestMove_exitsLate(t *testing.T) {
 	m := newMoving(t)
 	m.held.checkpoint.Signal, m.held.checkpoint.Lease = "SIGTERM", time.Second
@@ -433,7 +432,7 @@ func TestMove_exitsLate(t *testing.T) {
 	must.ErrorContains(t, res.Err, "was not moved: it restarts here")
 }
 
-// A task that exits without being asked to has ended by itself.
+// The result of a task that exits without a signal is unchanged.
 func TestMove_endsByItself(t *testing.T) {
 	m := newMoving(t)
 	ch, err := m.d.WaitTask(t.Context(), "alloc/task/1")
@@ -444,7 +443,7 @@ func TestMove_endsByItself(t *testing.T) {
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
 }
 
-// The plugin dies while a task is frozen: the next one continues the freeze, or thaws.
+// If the plugin dies while a task is frozen, the next one continues the freeze, or thaws.
 func TestMove_resumed(t *testing.T) {
 	for name, c := range map[string]struct {
 		until time.Duration

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// ExitIfOrphaned ends this process when its agent is gone without having configured it.
-// Nomad does not end a plugin whose config it refused before exiting, and nothing would
-// ever call such a plugin again.
+// ExitIfOrphaned ends this process if its agent exits without having configured it. Nomad does not
+// end a plugin whose config it has rejected before it exits, and such a plugin would never be
+// called again.
 //
-// A configured plugin must outlive its agent, as its tasks depend on it and the next
-// agent reattaches.
+// A configured plugin must outlive its agent, because its tasks depend on it and the next agent
+// reattaches.
 func (d *Driver) ExitIfOrphaned() {
 	if orphaned(d.configured, os.Getppid, time.Second) {
 		os.Exit(1)
@@ -22,13 +22,13 @@ func (d *Driver) ExitIfOrphaned() {
 
 func (d *Driver) configured() bool { return d.setup.Load() != nil }
 
-// orphaned waits until the plugin is configured, or returns true once its parent
-// process changes. PR_SET_PDEATHSIG is unsuitable: it follows the parent's thread, and
-// the agent's threads end while it lives.
+// orphaned blocks until the plugin is configured, and returns true if its parent process changes
+// first. PR_SET_PDEATHSIG is unsuitable: it is bound to the parent's thread, and threads end while
+// the agent lives.
 func orphaned(configured func() bool, getppid func() int, every time.Duration) bool {
 	for parent := getppid(); ; time.Sleep(every) {
 		gone := getppid() != parent
-		if configured() { // checked last: the agent may have been killed right after
+		if configured() { // last, as the agent may be killed right after it
 			return false
 		}
 		if gone {

@@ -16,7 +16,7 @@ func TestOrphaned(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
 		parents    []int // consecutive results of getppid
-		configured int   // index at which SetConfig succeeds; 0 = never
+		configured int   // index at which the plugin is configured; 0 = never
 		want       bool
 	}{
 		{"parent gone", []int{7, 7, 7, 1}, 0, true},

@@ -17,10 +17,10 @@ import (
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
 )
 
-// These calls go to the decorated driver unchanged, except exec with streams under
-// docker, the signals of a move, and the stop of a frozen task.
+// These calls are forwarded to the decorated driver, except exec with streams under docker, the
+// signals of a move, and the stop of a frozen task.
 
-// StopTask stops a task. A task frozen for a move has saved its state and ends at once.
+// StopTask stops a task. It kills a frozen task, which has saved its state.
 func (d *Driver) StopTask(taskID string, timeout time.Duration, signal string) error {
 	t, err := d.task(taskID)
 	if err != nil {
@@ -31,7 +31,7 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signal string) e
 	return t.instance().StopTask(taskID, timeout, signal)
 }
 
-// DestroyTask forgets a task and removes its remains.
+// DestroyTask stops tracking a task and removes its remains.
 func (d *Driver) DestroyTask(taskID string, force bool) error {
 	t, err := d.task(taskID)
 	if err != nil {
@@ -68,7 +68,7 @@ func (d *Driver) TaskEvents(ctx context.Context) (<-chan *drivers.TaskEvent, err
 	return d.events.TaskEvents(ctx)
 }
 
-// SignalTask sends a signal to a task; Ebbtide's own are handled here.
+// SignalTask sends a signal to a task, or handles one of Ebbtide's own.
 func (d *Driver) SignalTask(taskID string, signal string) error {
 	t, err := d.task(taskID)
 	if err != nil {
@@ -100,9 +100,9 @@ func (d *Driver) ExecTask(taskID string, cmd []string, timeout time.Duration) (*
 	return t.instance().ExecTask(taskID, cmd, timeout)
 }
 
-// ExecTaskStreamingRaw runs a command in a task with its streams. Nomad prefers this
-// form to ExecTaskStreaming, so it serves both engines. Under docker it is Ebbtide's
-// own, because the decorated driver's loses output.
+// ExecTaskStreamingRaw runs a command in a task with its streams. Nomad prefers it to
+// ExecTaskStreaming, so it serves both engines. Under docker it is Ebbtide's own implementation,
+// because the decorated driver's loses output.
 func (d *Driver) ExecTaskStreamingRaw(ctx context.Context, taskID string, command []string, tty bool, stream drivers.ExecTaskStream) error {
 	t, err := d.task(taskID)
 	if err != nil {
@@ -119,8 +119,8 @@ func (d *Driver) ExecTaskStreamingRaw(ctx context.Context, taskID string, comman
 	return fmt.Errorf("the %s driver does not support exec", t.setup.Engine)
 }
 
-// execStreaming adapts the options form of exec to the raw stream, as Nomad's plugin
-// server does for a driver with only the former.
+// execStreaming adapts ExecOptions to the raw stream, as Nomad's plugin server does for a driver
+// without raw streams.
 func execStreaming(ctx context.Context, command []string, tty bool, stream drivers.ExecTaskStream, exec func(*drivers.ExecOptions) (*drivers.ExitResult, error)) error {
 	opts, errCh := drivers.StreamToExecOptions(ctx, command, tty, stream)
 	result, err := exec(opts)
@@ -135,7 +135,7 @@ func execStreaming(ctx context.Context, command []string, tty bool, stream drive
 		case <-ctx.Done():
 			err = fmt.Errorf("exec timed out: %w", ctx.Err())
 		}
-		// The command has ended and reads no more input; its output continues.
+		// The command has exited and reads no more input; output continues.
 		if !errors.Is(err, io.ErrClosedPipe) {
 			break
 		}
@@ -146,8 +146,7 @@ func execStreaming(ctx context.Context, command []string, tty bool, stream drive
 	return stream.Send(drivers.NewExecStreamingResponseExit(result.ExitCode))
 }
 
-// CreateNetwork creates an allocation's network namespace if the decorated driver does
-// so.
+// CreateNetwork creates an allocation's network namespace if the decorated driver supports it.
 func (d *Driver) CreateNetwork(allocID string, req *drivers.NetworkCreateRequest) (*drivers.NetworkIsolationSpec, bool, error) {
 	nm, err := d.networkManager()
 	if err != nil {

@@ -17,16 +17,16 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// poolCores is the size of the node's elastic pool in cores: the operator's, or what
-// Nomad may use. Nomad's topology already excludes its reserved cores; package control
-// subtracts tasks with `cores`.
+// poolCores returns the size of the node's elastic pool in cores: the operator's, or the cores
+// Nomad may use. Nomad's topology already excludes its reserved cores; package control subtracts
+// tasks with `cores`.
 func (d *Driver) poolCores(configured float64, agent *base.AgentConfig) (policy.Cores, error) {
 	in := plan.PoolInput{Configured: configured, NodeCores: runtime.NumCPU()}
 	if agent != nil && agent.Driver != nil && agent.Driver.Topology != nil {
 		topology := agent.Driver.Topology
 		in.NodeCores = max(topology.NumCores(), 1)
 		in.UsableCores = topology.UsableCores().Size()
-		// reserved.cpu is in MHz, counted by the speed of one core.
+		// reserved.cpu is in MHz; convert it by the speed of one core.
 		if n := topology.NumCores(); n > 0 {
 			in.CoreMHz = float64(topology.TotalCompute()) / float64(n)
 			in.ReservedMHz = float64(topology.OverrideWitholdCompute)
@@ -45,7 +45,7 @@ func cpusetSize(list string) float64 {
 
 func trimDriver(key string) string { return strings.TrimPrefix(key, "driver.") }
 
-// nodeMemory is the node's memory in bytes, 0 if unknown.
+// nodeMemory returns the node's memory in bytes, 0 if unknown.
 func nodeMemory() float64 {
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) != nil {

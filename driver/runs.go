@@ -21,12 +21,12 @@ import (
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
 )
 
-// The cost of a job's run is stored on the node, beside the directories of all
-// allocations, and estimates the next run before that reports a total. An event passes
-// it to the shim, which signals it to the node of the next run (history.Signal).
+// The cost of a job's run is stored on the node, next to the allocations' directories, and serves
+// as an estimate for the next run until that reports a total. An event passes it to the shim, which
+// signals it to the next run's node (history.Signal).
 
-// runKey identifies comparable runs: same image, command, arguments and meta, except
-// Ebbtide's own.
+// runKey identifies comparable runs: same image, command, arguments and meta, except Ebbtide's own
+// meta.
 func runKey(cfg *drivers.TaskConfig) (history.Key, error) {
 	var config struct {
 		Image   string   `codec:"image"`
@@ -92,12 +92,12 @@ func (d *Driver) keepRun(t *task, last measure.Measurement) {
 	}
 }
 
-// minReportedCPUS is the minimum cost reported to the shim: the event delays the task's
-// end slightly (flushEvents), and short runs gain nothing.
-const minReportedCPUS = 5 // CPU-seconds
+// minReportedCPUS is the minimum cost reported to the shim, in CPU-seconds: the event delays the
+// task's result (flushEvents), and short runs gain nothing.
+const minReportedCPUS = 5
 
-// reportRun reports the cost of an ended task to the shim, which passes it to other
-// nodes.
+// reportRun reports the cost of an ended task to the shim, which forwards it to other nodes. It
+// returns whether an event was sent.
 func (d *Driver) reportRun(t *task, run remaining.Run) (said bool) {
 	if !t.complete(run) || run.CPUS < minReportedCPUS {
 		return false
@@ -110,8 +110,8 @@ func (d *Driver) reportRun(t *task, run remaining.Run) (said bool) {
 	return true
 }
 
-// complete reports whether a task has succeeded without being stopped by Nomad, so that
-// its cost predicts the next run's.
+// complete reports whether a task succeeded without being stopped by Nomad, so that its cost
+// predicts the next run's.
 func (t *task) complete(run remaining.Run) bool {
 	return t.run != (history.Key{}) && t.result != nil && t.result.Successful() && (!t.stopped || t.succeeded.Load()) && run.CPUS > 0
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
 )
 
-// The next run of a job knows the cost of the last complete one.
+// The last complete run of a job estimates the next.
 func TestRunsAreKept(t *testing.T) {
 	d := newDriver(t, Name)
 	allocs := t.TempDir()
@@ -77,8 +77,8 @@ func TestRunsAreKept(t *testing.T) {
 	must.Eq(t, remaining.Run{CPUS: 40, Steps: 100}, earlier(cfg))
 }
 
-// A signal passes on a run on another node: one with the same arguments is adopted and
-// stored, others are ignored, and an invalid one is an error.
+// A signal reports a run on another node: one with the same arguments is adopted and stored, others
+// are ignored, and an invalid one is an error.
 func TestRunsAreTold(t *testing.T) {
 	d := newDriver(t, Name)
 	held := &task{setup: &setup{controller: control.New(control.Options{}, hclog.NewNullLogger())}}

@@ -25,7 +25,7 @@ import (
 	"github.com/shoenig/test/wait"
 )
 
-// fingerprinted is a decorated driver that answers every query at once.
+// fingerprinted is a decorated driver that answers every query immediately.
 type fingerprinted struct{ *fakeDriver }
 
 func (fingerprinted) Fingerprint(context.Context) (<-chan *drivers.Fingerprint, error) {
@@ -37,7 +37,7 @@ func (fingerprinted) Fingerprint(context.Context) (<-chan *drivers.Fingerprint, 
 
 func (fingerprinted) ConfigSchema() (*hclspec.Spec, error) { return hclspec.NewObject(nil), nil }
 
-// Nomad's queries before the configuration leave nothing running.
+// Nomad's queries before the configuration leave no goroutines.
 func TestQuestionsLeaveNothing(t *testing.T) {
 	d := newDriver(t, Name)
 	before := runtime.NumGoroutine()
@@ -52,11 +52,11 @@ func TestQuestionsLeaveNothing(t *testing.T) {
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return runtime.NumGoroutine() < before+20 }), wait.Timeout(30*time.Second)))
 }
 
-// A config that arrives during starts and queries is seen as a whole or not at all (run
-// with -race).
+// Concurrent starts and queries see either the whole new config or none of it (run with
+// -race).
 func TestConfigWhileInUse(t *testing.T) {
 	const rounds = 50
-	// The loop may write a task's last status after the test.
+	// The loop may write a task's last status after the test ends.
 	allocs, err := os.MkdirTemp("", "ebbtide-allocs-")
 	must.NoError(t, err)
 	t.Cleanup(func() {
@@ -110,8 +110,8 @@ func TestConfigWhileInUse(t *testing.T) {
 	all.Wait()
 }
 
-// Metrics are served once the agent has configured the plugin, not while it only checks the
-// config, and a plugin that is configured anew serves on.
+// Metrics are served once the agent has configured the plugin, not while it only checks the config,
+// and continue after a reconfiguration.
 func TestMetrics(t *testing.T) {
 	d := newDriver(t, Name)
 	d.newDriver = func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error) {

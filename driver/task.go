@@ -17,7 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/options"
 )
 
-// TaskConfigSchema is the decorated driver's schema with Ebbtide's blocks.
+// TaskConfigSchema returns the decorated driver's schema with Ebbtide's blocks.
 func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) {
 	spec, err := d.first().TaskConfigSchema()
 	if err != nil {
@@ -37,8 +37,8 @@ func withBlocks(spec *hclspec.Spec) *hclspec.Spec {
 	return spec
 }
 
-// readTaskOptions reads and validates the jobspec's settings for Ebbtide. All errors
-// are reported before anything starts.
+// readTaskOptions reads and validates the jobspec's settings for Ebbtide, before anything starts.
+// It reports all errors.
 func readTaskOptions(cfg *drivers.TaskConfig) (*options.Task, error) {
 	var blocks options.Blocks
 	if err := cfg.DecodeDriverConfig(&blocks); err != nil {

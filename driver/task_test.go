@@ -34,7 +34,7 @@ func TestTaskOptions(t *testing.T) {
 
 	opts, err = readTaskOptions(taskConfig(t,
 		map[string]any{"progress": map[string]any{"preset": "keras", "metric": nil}},
-		// Nomad puts every key there twice.
+		// Nomad sets every key in both spellings.
 		map[string]string{"ebbtide_goal": "max", "EBBTIDE_GOAL": "max", "ebbtide_metric": "acc", "EBBTIDE_METRIC": "acc", "ebbtide_limit": "off", "owner": "me"}))
 	must.NoError(t, err)
 	want := plainOptions()
@@ -77,7 +77,7 @@ func TestTaskTargets(t *testing.T) {
 			"target":   map[string]any{"signal": "SIGUSR1", "stop_signal": "SIGINT", "grace": "5m"},
 		},
 		map[string]string{"ebbtide_acceptable": "0.3", "ebbtide_objective": "2.5e-1", "ebbtide_target_hold": "3"}))
-	must.ErrorContains(t, err, "progress.file") // a path that was not interpolated
+	must.ErrorContains(t, err, "progress.file") // not interpolated
 	must.NotNil(t, opts)
 
 	opts, err = readTaskOptions(taskConfig(t,
@@ -151,7 +151,7 @@ func TestTaskTargetsNameTheirMetric(t *testing.T) {
 				return
 			}
 			must.EqError(t, err, c.want)
-			// Nor is a task recovered whose targets an earlier version accepted.
+			// Recovery applies the same checks to targets an earlier version accepted.
 			handle := drivers.NewTaskHandle(1)
 			handle.Config = &drivers.TaskConfig{ID: "a/train/1", Name: "train"}
 			kept, err := withOptions(handle, opts)

@@ -24,30 +24,30 @@ import (
 )
 
 type task struct {
-	setup    *setup // under which it was started or recovered
+	setup    *setup // at its start or recovery
 	handle   *drivers.TaskHandle
-	stopping atomic.Bool // Nomad has requested its stop
+	stopping atomic.Bool // Nomad has requested a stop
 
 	succeeded atomic.Bool // it has reached its objective
 
 	checkpoint *checkpoint.Config // nil = it cannot be moved
 	move       move
-	run        history.Key // identifies comparable runs; zero = its cost is not stored
-	identity   string      // its identity file for the GPU plugin; "" = no seat
+	run        history.Key // of comparable runs; zero = the cost is not stored
+	identity   string      // the identity file for the GPU plugin; "" = no seat
 
-	records sync.Mutex // guards its record
+	records sync.Mutex // guards the task's private record
 
 	mu    sync.Mutex
-	inner drivers.DriverPlugin // the instance that holds it now
+	inner drivers.DriverPlugin // the instance that holds the task now
 
-	spare *spareInstance // that instance, after an outage; under Driver.mu
+	spare *spareInstance // that instance, after an outage; guarded by Driver.mu
 
-	logs []*os.File // the write ends of its log pipes, see holdLogs
+	logs []*os.File // write ends of its log pipes, see holdLogs
 
 	settleOnce sync.Once
 	settled    chan struct{} // closed once result is known
 	result     *drivers.ExitResult
-	stopped    bool // Nomad had requested its stop by then
+	stopped    bool // result followed a stop requested by Nomad
 }
 
 func (t *task) instance() drivers.DriverPlugin {
@@ -67,11 +67,10 @@ func (d *Driver) track(s *setup, handle *drivers.TaskHandle, inner drivers.Drive
 	return t
 }
 
-// holdLogs keeps the write ends of the task's log pipes open. Nomad stops reading a
-// pipe for good once its last writer is gone, and the docker driver's log helper ends
-// with the connection to the daemon: the task's output would end at the first restart
-// of Docker. Pipes that cannot be opened are skipped; the task can write to their
-// directory.
+// holdLogs keeps the write ends of the task's log pipes open. Nomad stops reading a pipe once its
+// last writer has closed it, and the docker driver's log helper exits with the connection to the
+// daemon: the task's output would stop at the first restart of Docker. Pipes that cannot be opened
+// are skipped, since the task can write to their directory.
 func (t *task) holdLogs() {
 	for _, path := range []string{t.handle.Config.StdoutPath, t.handle.Config.StderrPath} {
 		dir, err := taskfs.Open(filepath.Split(filepath.Dir(path)))
@@ -136,9 +135,9 @@ func (d *Driver) WaitTask(ctx context.Context, taskID string) (<-chan *drivers.E
 	return out, nil
 }
 
-// settle waits for a task's end. The docker driver also reports an end when it loses
-// its connection because the daemon restarts. With live-restore the container keeps
-// running, so settle checks before Nomad restarts the task.
+// settle waits for a task's end. The docker driver also reports an end when it loses its connection
+// because the daemon restarts. With live-restore the container keeps running, so settle checks
+// before Nomad restarts the task.
 func (d *Driver) settle(t *task) {
 	defer close(t.settled)
 	for {
@@ -157,7 +156,7 @@ func (d *Driver) settle(t *task) {
 		if !again {
 			res = d.afterMove(t, res)
 			if t.succeeded.Load() {
-				// The driver requested the end, whatever the exit code.
+				// The driver stopped it, whatever the exit code.
 				res = &drivers.ExitResult{}
 			}
 			t.result, t.stopped = res, t.stopping.Load()
@@ -168,8 +167,8 @@ func (d *Driver) settle(t *task) {
 	}
 }
 
-// flushEvents sends the last events of a task and gives them time to reach Nomad, which
-// accepts none from an ended task.
+// flushEvents sends the last events of a task and gives them time to reach Nomad, which rejects
+// events of an ended task.
 func (d *Driver) flushEvents(t *task, ended <-chan control.Ended) {
 	const within, travels = time.Second, 200 * time.Millisecond
 	select {
@@ -201,8 +200,8 @@ func (d *Driver) waitInner(t *task) *drivers.ExitResult {
 	}
 }
 
-// afterOutage decides what a lost wait means: again = true if the task still runs, now
-// held by a new instance; otherwise the true result.
+// afterOutage interprets a lost wait: again is true if the task still runs, now held by a new
+// instance; otherwise res is its actual result.
 func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res *drivers.ExitResult) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
@@ -216,8 +215,8 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 			d.reportRemoved(t)
 			return false, lost
 		case err == nil && !st.Running && !t.setup.engine.OutlivesDaemon(d.ctx):
-			// Docker has stopped the task while shutting down. Even exit code 0 is no
-			// success: many trainers save on SIGTERM and exit.
+			// Docker stopped the task while shutting down. Exit code 0 does not mean success: many
+			// trainers save on SIGTERM and exit.
 			return false, lost
 		case err == nil && !st.Running:
 			exit := &drivers.ExitResult{ExitCode: st.ExitCode, OOMKilled: st.OOMKilled}
@@ -251,9 +250,8 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 
 const killedExit = 137
 
-// afterKill finds out why a task was killed. Nomad's driver checks once, right at the
-// end; but a forced removal kills first and removes later, and Docker learns of an OOM
-// kill slightly after the end.
+// afterKill determines why a task was killed. Nomad's driver checks once, immediately; but a forced
+// removal kills first and removes later, and Docker learns of an OOM kill slightly after the exit.
 func (d *Driver) afterKill(t *task, res *drivers.ExitResult) *drivers.ExitResult {
 	for range 5 {
 		st, err := t.setup.engine.Inspect(d.ctx, t.handle)
@@ -273,7 +271,7 @@ func (d *Driver) afterKill(t *task, res *drivers.ExitResult) *drivers.ExitResult
 	return res
 }
 
-// errOOM is worded as by Nomad's driver.
+// errOOM has the wording of Nomad's driver.
 var errOOM = errors.New("OOM Killed")
 
 func (d *Driver) reportRemoved(t *task) {
@@ -286,16 +284,16 @@ const removedMessage = "the container was removed from outside. The likely cause
 	`set gc { dangling_containers { enabled = false } } in plugin "docker", or deny that driver, or install ebbtide-driver under the name docker ` +
 	"(`ebbtide doctor` checks this)"
 
-// spareInstance is another instance of the decorated driver, for tasks that have
-// outlived an outage. It ends with the last of them.
+// spareInstance is another instance of the decorated driver, for tasks that have survived an
+// outage. It ends with the last of them.
 type spareInstance struct {
 	drivers.DriverPlugin
 	stop context.CancelFunc
 	held int // tasks
 }
 
-// moveToSpare recovers a running task in another instance of the decorated driver,
-// because the present one counts it as ended. The tasks of an outage share one.
+// moveToSpare recovers a running task in another instance of the decorated driver, because the
+// current one considers it ended. The tasks of an outage share one instance.
 func (d *Driver) moveToSpare(t *task) error {
 	to, err := d.acquireSpare(t)
 	if err != nil {
@@ -310,7 +308,7 @@ func (d *Driver) moveToSpare(t *task) error {
 	if d.tasks[t.handle.Config.ID] == t {
 		t.spare = to
 	} else {
-		from = to // the task was forgotten in between
+		from = to // meanwhile destroyed
 	}
 	d.mu.Unlock()
 	t.mu.Lock()
@@ -320,8 +318,8 @@ func (d *Driver) moveToSpare(t *task) error {
 	return nil
 }
 
-// acquireSpare counts a task in the newest spare instance. A task that has lost that
-// one needs a new one; it cannot be in an older one afterwards.
+// acquireSpare adds a task to the newest spare instance, or to a new one if that is the instance
+// whose connection the task has lost.
 func (d *Driver) acquireSpare(t *task) (*spareInstance, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -338,8 +336,8 @@ func (d *Driver) acquireSpare(t *task) (*spareInstance, error) {
 	return d.spare, nil
 }
 
-// releaseSpare ends a spare instance without tasks, after time to remove their images;
-// nil is none.
+// releaseSpare removes a task from a spare instance. Without tasks, the instance ends after it has
+// had time to remove their images. r may be nil.
 func (d *Driver) releaseSpare(s *setup, r *spareInstance) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -359,9 +357,8 @@ func (d *Driver) releaseSpare(s *setup, r *spareInstance) {
 	}
 }
 
-// reap periodically removes untracked containers of this node: Docker may have started
-// one although its answer was lost. Installed as "docker", the plugin is the node's
-// docker driver and reaps all of Nomad's.
+// reap periodically removes this node's untracked containers: Docker may have started one although
+// its response was lost. Installed as "docker", the plugin reaps all of Nomad's.
 func (d *Driver) reap(s *setup, e *engine.DockerEngine) {
 	ticker := time.NewTicker(s.period)
 	defer ticker.Stop()
@@ -372,7 +369,7 @@ func (d *Driver) reap(s *setup, e *engine.DockerEngine) {
 		case <-s.ctx.Done():
 			return
 		case now := <-ticker.C:
-			// Tasks are recovered one by one after a start of the plugin.
+			// After a restart of the plugin, tasks are recovered one by one.
 			if now.Sub(started) < s.grace {
 				continue
 			}
@@ -392,9 +389,9 @@ func (d *Driver) reap(s *setup, e *engine.DockerEngine) {
 	}
 }
 
-// ended reports whether an allocation was on this node and has been removed: its
-// directory existed at an earlier call, as recorded in seen. Another client of the same
-// Docker daemon has its allocations elsewhere.
+// ended reports whether an allocation has been removed from this node: its directory existed at an
+// earlier call, as recorded in seen. Another client of the same Docker daemon has its allocations
+// in another directory.
 func ended(allocs, id string, seen map[string]bool) bool {
 	if allocs == "" || id != filepath.Base(id) {
 		return false

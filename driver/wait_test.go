@@ -28,13 +28,13 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// fakeDriver is a decorated driver whose task ends when the test says so.
+// fakeDriver is a decorated driver whose task ends when a result is sent.
 type fakeDriver struct {
 	drivers.DriverPlugin // unused methods are nil
 	results              chan *drivers.ExitResult
 	recovered            chan string
 	refuse               error
-	stopped, signals     chan string // nil = unobserved
+	stopped, signals     chan string // nil = not recorded
 	started              chan *drivers.TaskConfig
 }
 
@@ -193,7 +193,7 @@ func TestTaskThatOutlivesDocker(t *testing.T) {
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
 }
 
-// The tasks of an outage share another instance, which ends with the last of them.
+// The tasks of an outage share an instance, which ends with the last of them.
 func TestOutagesLeaveNoInstance(t *testing.T) {
 	d, first, _, messages := waiting(t, found{State: engine.State{Running: true, PID: 1}})
 	type made struct {
@@ -384,8 +384,8 @@ func TestEnded(t *testing.T) {
 	must.True(t, ended(dir, "b", seen))
 }
 
-// A task that replaces its log pipe by a link cannot make the driver open another file
-// for writing.
+// A task that replaces its log pipe with a symlink cannot make the driver open another file for
+// writing.
 func TestLogPipesAreNotSwapped(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

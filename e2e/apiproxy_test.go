@@ -24,12 +24,12 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// apiProxy is a proxy before Nomad's API that stops a move in a given phase by holding back its
+// apiProxy is a proxy in front of Nomad's API that stops a move in a given phase by holding its
 // requests.
 type apiProxy struct {
 	*httptest.Server
 	t       *testing.T
-	blocked atomic.Bool // drop everything
+	blocked atomic.Bool // drop all requests
 	mu      sync.Mutex
 	stops   []*hold
 }
@@ -37,7 +37,7 @@ type apiProxy struct {
 // hold holds the first request of a kind until it is released.
 type hold struct {
 	kind     kind
-	reached  chan struct{} // closed when one is held
+	reached  chan struct{} // closed when a request is held
 	released chan struct{} // closed to release it
 	once     sync.Once
 	taken    bool
@@ -56,10 +56,10 @@ func newAPIProxy(t *testing.T, address string) *apiProxy {
 	to, err := url.Parse(address)
 	must.NoError(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(to)
-	proxy.FlushInterval = -1 // each line of a stream
+	proxy.FlushInterval = -1 // flush each line of a stream
 	proxy.Transport = &http.Transport{}
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, err error) {
-		panic(http.ErrAbortHandler) // as if the server were gone
+		panic(http.ErrAbortHandler) // as if the server were down
 	}
 	d := &apiProxy{t: t}
 	d.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -104,7 +104,7 @@ func newAPIProxy(t *testing.T, address string) *apiProxy {
 	return d
 }
 
-// wait returns when the request is released or its sender gone.
+// wait returns when the request is released or its client disconnects.
 func (s *hold) wait(r *http.Request) {
 	close(s.reached)
 	select {
@@ -144,16 +144,14 @@ func (s *hold) await(t *testing.T, what string) {
 	}
 }
 
-// client returns a client that goes through the door.
+// client returns a client of the proxy.
 func (d *apiProxy) client() *api.Client {
 	c, err := api.NewClient(&api.Config{Address: d.URL})
 	must.NoError(d.t, err)
 	return c
 }
 
-// Requests of a move.
-
-// asksToSave is the request to save; once answered, the task is saving.
+// asksToSave matches the request to save; once it is answered, the task is saving.
 func asksToSave(alloc string, answered bool) kind {
 	return kind{answered: answered, is: func(r *http.Request, body string) bool {
 		return strings.HasSuffix(r.URL.Path, "/client/allocation/"+alloc+"/signal") && strings.Contains(body, "EBBTIDE_CHECKPOINT")

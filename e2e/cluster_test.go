@@ -26,13 +26,13 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// Deadlines are generous, as the machine may be loaded; passing tests only wait for events.
+// Deadlines are generous for loaded machines; passing tests wait for events only.
 const (
-	startDeadline = 2 * time.Minute // of an agent, a daemon or a task
-	stepDeadline  = time.Minute     // of anything that takes moments
+	startDeadline = 2 * time.Minute // start of an agent, a daemon or a task
+	stepDeadline  = time.Minute     // any short step
 )
 
-// newHarness fails the test if it leaves anything behind.
+// newHarness fails the test if it leaves processes, mounts or files behind.
 func newHarness(t *testing.T) *harness.Harness {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -65,7 +65,7 @@ type cluster struct {
 	docker *harness.Docker
 	engine string // "exec" or "docker"
 	driver string // as named in jobs
-	cni    bool   // groups can have their own network
+	cni    bool   // supports group networks
 }
 
 type clusterOptions struct {
@@ -76,7 +76,7 @@ type clusterOptions struct {
 	dangling   string          // docker's gc.dangling_containers
 	dockerMore string          // more options for docker
 	agent      harness.AgentConfig
-	cni        bool // request it
+	cni        bool // require support for group networks
 }
 
 func newCluster(t *testing.T, h *harness.Harness, engine string, opts clusterOptions) *cluster {
@@ -127,7 +127,7 @@ func newCluster(t *testing.T, h *harness.Harness, engine string, opts clusterOpt
 	return c
 }
 
-// assignments renders HCL attributes in a fixed order.
+// assignments formats HCL attributes in a fixed order.
 func assignments(values map[string]string) string {
 	var keys []string
 	for k := range values {
@@ -207,7 +207,7 @@ func (c *cluster) hcl(j job) string {
 	return b.String()
 }
 
-// hclEscape keeps HCL from interpolating "${…}" in commands.
+// hclEscape prevents HCL from interpolating "${…}" in commands.
 func hclEscape(s string) string {
 	return strings.NewReplacer("${", "$${", "%{", "%%{").Replace(s)
 }
@@ -229,7 +229,7 @@ func eligible(t *testing.T, by *harness.Agent, node string, yes bool) {
 	must.NoError(t, err)
 }
 
-// start registers a job, waits until it runs, and stops it with the test.
+// start registers a job and waits until it runs. The job is stopped when the test ends.
 func (c *cluster) start(t *testing.T, j job) *api.Allocation {
 	t.Helper()
 	c.register(t, j)
@@ -238,7 +238,7 @@ func (c *cluster) start(t *testing.T, j job) *api.Allocation {
 	return alloc
 }
 
-// register registers a job, and stops it with the test.
+// register registers a job, which is stopped when the test ends.
 func (c *cluster) register(t *testing.T, j job) {
 	t.Helper()
 	_, err := c.agent.Run(deadline(t, stepDeadline), c.hcl(j))
@@ -255,7 +255,7 @@ func (c *cluster) finish(t *testing.T, j job) *api.Allocation {
 	return alloc
 }
 
-// stop also runs in clean-ups, after the test's context has ended.
+// stop is also used in clean-ups, after the test's context has ended.
 func (c *cluster) stop(t *testing.T, jobID string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
@@ -265,7 +265,7 @@ func (c *cluster) stop(t *testing.T, jobID string) {
 	}
 }
 
-// pid is a task's main process on the host.
+// pid returns a task's main process on the host.
 func (c *cluster) pid(t *testing.T, alloc *api.Allocation, task string) int {
 	t.Helper()
 	var pid int

@@ -16,8 +16,8 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// TestBadConfigs: with an invalid plugin configuration the agent reports field, value and what
-// is allowed, does not start, and leaves no plugin behind.
+// TestBadConfigs: with an invalid plugin configuration the agent reports field, value and allowed
+// values, does not start, and leaves no plugin behind.
 func TestBadConfigs(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -79,8 +79,8 @@ func errorLines(log string) string {
 	return ""
 }
 
-// TestDockerUnreachable: without Docker the agent starts with an unhealthy driver, which
-// recovers by itself.
+// TestDockerUnreachable: without Docker the agent starts with an unhealthy driver, which recovers
+// automatically.
 func TestDockerUnreachable(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

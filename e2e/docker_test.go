@@ -46,7 +46,7 @@ func TestDockerName(t *testing.T) {
 	must.Eq(t, "docker", node.Attributes["driver.docker.ebbtide.engine"])
 	must.Nil(t, node.Drivers["ebbtide"])
 
-	// A job for the stock driver, and one with our block.
+	// A job for the stock driver, and one with Ebbtide's block.
 	plain := c.start(t, job{id: "plain", tasks: []task{{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}}}})
 	k := shell("n=0; while :; do n=$((n+1)); echo at $n; sleep 0.2; done")
 	k.config = "progress {\n pattern = \"at (?P<value>[0-9]+)\"\n goal = \"max\"\n}"
@@ -55,7 +55,7 @@ func TestDockerName(t *testing.T) {
 		c.waitStatus(t, alloc, "train", "measured", func(s status.Status) bool { return s.Reports > 10 && s.Growth.Known() })
 	}
 
-	// The driver removes containers of Nomad's that are not tracked.
+	// The driver removes untracked containers of Nomad's.
 	lost := runContainer(t, d, map[string]string{engine.LabelAllocID: "11111111-2222-3333-4444-555555555555"})
 	waitContainer(t, d, lost, false)
 	for _, alloc := range []*api.Allocation{plain, ours} {
@@ -64,21 +64,21 @@ func TestDockerName(t *testing.T) {
 		must.Len(t, 1, list)
 		must.Eq(t, "running", string(list[0].State))
 	}
-	// A foreign container.
+	// A container that is not Nomad's.
 	foreign := runContainer(t, d, nil)
 	second := runContainer(t, d, map[string]string{engine.LabelAllocID: "11111111-2222-3333-4444-555555555555"})
 	waitContainer(t, d, second, false)
 	waitContainer(t, d, foreign, true)
 }
 
-// reapSoon speeds up our reaper; the stock driver's minimum is a minute.
+// reapSoon speeds up Ebbtide's reaper; the stock driver's minimum is a minute.
 const reapSoon = "period = \"1s\"\ncreation_grace = \"2s\""
 
 func stockDocker(d *harness.Docker, dangling string) string {
 	return "plugin \"docker\" {\n config {\n" + d.PluginConfig(dangling, "") + "\n}\n}\n"
 }
 
-// TestReaperOurs: beside the stock driver on one daemon, our reaper removes only our
+// TestReaperOurs: next to the stock driver on one daemon, Ebbtide's reaper removes only Ebbtide's
 // containers.
 func TestReaperOurs(t *testing.T) {
 	t.Parallel()
@@ -97,11 +97,11 @@ func TestReaperOurs(t *testing.T) {
 	must.Len(t, 1, list)
 	must.Eq(t, c.agent.NodeID(), list[0].Labels[engine.LabelNode])
 
-	// Leftovers of ours, of another node's and of the stock driver's.
+	// Untracked containers of this node, another node and the stock driver.
 	const alloc = "11111111-2222-3333-4444-555555555555"
 	other := runContainer(t, d, map[string]string{engine.LabelAllocID: alloc, engine.LabelNode: "99999999-2222-3333-4444-555555555555"})
 	dangling := runContainer(t, d, map[string]string{engine.LabelAllocID: alloc})
-	// After two leftovers are gone in sequence, two rounds have passed.
+	// Once two of them have been removed in sequence, two rounds have passed.
 	for range 2 {
 		lost := runContainer(t, d, map[string]string{engine.LabelAllocID: alloc, engine.LabelNode: c.agent.NodeID()})
 		waitContainer(t, d, lost, false)
@@ -116,7 +116,7 @@ func TestReaperOurs(t *testing.T) {
 	}
 }
 
-// TestReaperStock: the stock reaper removes our container, and an event names cause and
+// TestReaperStock: the stock reaper removes Ebbtide's container, and an event names cause and
 // setting. It takes a minute, the reaper's minimum.
 func TestReaperStock(t *testing.T) {
 	t.Parallel()
@@ -143,7 +143,7 @@ func runContainer(t *testing.T, d *harness.Docker, labels map[string]string) str
 	return c.ID
 }
 
-// waitContainer waits until a container is gone, or checks that it runs.
+// waitContainer waits until a container has been removed, or checks that it runs.
 func waitContainer(t *testing.T, d *harness.Docker, id string, runs bool) {
 	t.Helper()
 	if runs {

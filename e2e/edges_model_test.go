@@ -20,7 +20,7 @@ import (
 	moved "github.com/ebbtide/ebbtide/shim/cluster"
 )
 
-// observedJob is a job for observing Nomad's handling of registrations.
+// observedJob observes how Nomad handles a job's registrations.
 type observedJob struct {
 	*site
 	id string
@@ -33,7 +33,7 @@ func (s observedJob) read(t *testing.T) *api.Job {
 	return spec
 }
 
-// change registers the changed job, and returns the last evaluation once complete.
+// change registers the changed job, and returns its last evaluation once that is complete.
 func (s observedJob) change(t *testing.T, what func(*api.Job)) (spec *api.Job, eval *api.Evaluation) {
 	t.Helper()
 	spec = s.read(t)
@@ -109,13 +109,13 @@ func (s *site) testModel(t *testing.T) {
 	must.Eq(t, uint64(0), *versions[len(versions)-1].Version)
 	must.Len(t, 8, versions, must.Sprint("six, and the two that have a tag"))
 
-	// What fits nowhere else is not stopped.
+	// An allocation that fits on no other node is not stopped.
 	_, eval := runs.change(t, runs.constrain(api.ConstraintSetContainsAny, "nowhere,"+moved.Mark+"1234"))
 	must.MapLen(t, 1, eval.FailedTGAllocs)
 	must.Len(t, 1, runs.allocs(t))
 	must.Eq(t, api.AllocDesiredStatusRun, runs.allocs(t)[0].DesiredStatus)
 
-	// A change of the rollback's meta replaces the allocation.
+	// A change of the meta that a rollback sets replaces the allocation.
 	runs.change(t, func(j *api.Job) {
 		runs.constrain(api.ConstraintSetContainsAny, first.NodeID+","+moved.Mark+"1234")(j)
 		j.TaskGroups[0].SetMeta("ebbtide_adopt", first.ID)
@@ -134,8 +134,8 @@ func (s *site) testModel(t *testing.T) {
 	s.testNeverStarted(t)
 }
 
-// testNeverStarted: an allocation that its client could not create, as the plugin was gone, has
-// failed; once the agent has been restarted it is complete, though nothing of it ever ran.
+// testNeverStarted: an allocation that its client could not create without the plugin has failed;
+// after a restart of the agent it is complete, although none of it has run.
 func (s *site) testNeverStarted(t *testing.T) {
 	const id = "never-started"
 	s.eligible(t, s.a, false)

@@ -28,8 +28,8 @@ func (s *site) moves(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// testMoverKilled: `ebbtide move` is killed with its job bound, and another process finishes
-// the move.
+// testMoverKilled: `ebbtide move` is killed with its job bound, and another process finishes the
+// move.
 func testMoverKilled(t *testing.T, m *moving, d *apiProxy) {
 	first, in := m.holdIn(d, bound)
 	path, err := m.h.Tools.CLI(deadline(t, startDeadline))

@@ -34,8 +34,8 @@ func optIn(j job) job {
 	return j
 }
 
-// grower is a job that keeps learning: its value moves by the same fraction of its range with
-// each report.
+// grower returns a job that keeps learning: its value changes by the same fraction of its range
+// with each report.
 func grower(id string) job {
 	return job{id: id, tasks: []task{shell(`n=0; v=-100
 while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`)}}
@@ -84,7 +84,7 @@ func (w shimProbe) metric(name string) (float64, error) {
 	return 0, errors.New("there is no metric " + name)
 }
 
-// follows waits until it is connected and has decided several times.
+// follows waits until the shim is connected and has decided several times.
 func (w shimProbe) follows(t *testing.T) {
 	t.Helper()
 	first := -1.0
@@ -107,7 +107,7 @@ func (w shimProbe) follows(t *testing.T) {
 	})
 }
 
-// cutOff drops all requests during meanwhile.
+// cutOff drops all requests while meanwhile runs.
 func (d *apiProxy) cutOff(t *testing.T, meanwhile func()) {
 	d.blocked.Store(true)
 	d.CloseClientConnections()
@@ -115,8 +115,8 @@ func (d *apiProxy) cutOff(t *testing.T, meanwhile func()) {
 	d.blocked.Store(false)
 }
 
-// testShimCutOff: a shim loses the stream, then the server, recovers, and rebalances to the
-// empty node once all movable jobs are decided.
+// testShimCutOff: a shim loses the stream, then the server, recovers, and rebalances to the empty
+// node once all movable jobs are categorised.
 func (s *site) testShimCutOff(t *testing.T) {
 	d := newAPIProxy(t, s.server.Addr)
 	w := shimProbe{freeAddress(t)}
@@ -227,7 +227,7 @@ func (s *site) testShimKilled(t *testing.T) {
 	f := holdFour(moves, d)
 	killed := start("shim-killed", d.URL, "placement {\n enabled = true\n window = \"5m\"\n}")
 	f.reached(t, func() {})
-	must.NoError(t, killed.Signal(unix.SIGKILL)) // its held requests go no further
+	must.NoError(t, killed.Signal(unix.SIGKILL)) // its held requests are not forwarded
 	next := start("shim-next", s.server.Addr, "")
 	t.Run("then", func(t *testing.T) {
 		for i, m := range moves {
@@ -247,7 +247,7 @@ func (s *site) testShimKilled(t *testing.T) {
 	must.NoError(t, next.Wait(deadline(t, stepDeadline)))
 }
 
-// shimConfig allows all moves at once.
+// shimConfig allows concurrent moves.
 const shimConfig = shimToKill + `limits {
   in_flight        = 4
   per_node         = 4

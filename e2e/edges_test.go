@@ -24,7 +24,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// site is a server and two nodes, in agents of their own that can be killed separately.
+// site is a server and two nodes, in separate agents that can be killed independently.
 type site struct {
 	h      *harness.Harness
 	server *harness.Agent
@@ -32,10 +32,10 @@ type site struct {
 	done   *api.Allocation
 }
 
-// newSite also runs a job to completion, which must stay complete.
+// newSite also runs a job to completion, which must not run again.
 func newSite(t *testing.T, settings map[string]string) *site { return newSiteOf(t, 1, settings) }
 
-// newSiteOf has several servers, and knows the first.
+// newSiteOf starts several servers, and uses the first.
 func newSiteOf(t *testing.T, servers int, settings map[string]string) *site {
 	t.Helper()
 	s := &site{h: newHarness(t)}
@@ -53,7 +53,7 @@ func newSiteOf(t *testing.T, servers int, settings map[string]string) *site {
 	return s
 }
 
-// completedOnce checks that the completed job was never run again.
+// completedOnce checks that the completed job has not run again.
 func (s *site) completedOnce(t *testing.T) {
 	t.Helper()
 	stubs, err := s.a.agent.Allocs(deadline(t, stepDeadline), s.done.JobID)
@@ -66,8 +66,8 @@ func (s *site) eligible(t *testing.T, c *cluster, yes bool) {
 	eligible(t, s.server, c.agent.NodeID(), yes)
 }
 
-// learner learns slowly, takes two seconds to save, and appends each start's step to a file
-// that moves with it.
+// learner learns slowly, takes two seconds to save, and appends each start's step to a file in the
+// migrated disk.
 func learner(id string, options ...string) job {
 	k := shell(`d=$NOMAD_ALLOC_DIR/data; n=0; [ -e $d/ckpt ] && read n < $d/ckpt
 echo $n >> $d/starts
@@ -92,7 +92,7 @@ type moving struct {
 	result     move.Result
 	err        error
 	lost       bool // stopped before it had saved
-	startsOver bool // its machine has died, with the checkpoint
+	startsOver bool // its checkpoint was lost with its machine
 }
 
 // learn starts learners on a, and waits until they learn.
@@ -117,7 +117,7 @@ func (s *site) learn(t *testing.T, jobs ...job) []*moving {
 	return all
 }
 
-// move starts the move through a door.
+// move starts the move through a proxy.
 func (m *moving) move(t *testing.T, d *apiProxy, change ...func(*move.Options)) {
 	opts := move.DefaultOptions()
 	opts.PlaceTimeout, opts.VerifyTimeout = time.Minute, time.Minute
@@ -136,12 +136,12 @@ func (m *moving) move(t *testing.T, d *apiProxy, change ...func(*move.Options)) 
 	t.Cleanup(func() { <-m.ended })
 }
 
-// claimsOf uses the command's variables.
+// claimsOf uses the variables of `ebbtide move`.
 func claimsOf(client *api.Client) memory.Claims {
 	return memory.Claims{Store: memory.Store{Client: client, Namespace: "default", Path: "ebbtide/shim"}}
 }
 
-// end waits for the move's end, and recovers as the next shim would.
+// end waits for the move's end, and recovers it as the next shim would.
 func (m *moving) end(t *testing.T) {
 	t.Helper()
 	select {
@@ -152,7 +152,7 @@ func (m *moving) end(t *testing.T) {
 	}
 }
 
-// recover finishes the move if its claim is left.
+// recover finishes the move if its claim remains.
 func (m *moving) recover(t *testing.T) {
 	t.Helper()
 	claims := claimsOf(m.server.API)
@@ -169,7 +169,7 @@ func (m *moving) recover(t *testing.T) {
 	})
 }
 
-// boundTo returns the node, "" if unbound.
+// boundTo returns the node to which the job is bound; "" if unbound.
 func (m *moving) boundTo(t *testing.T) string {
 	t.Helper()
 	spec, _, err := m.server.API.Jobs().Info(m.id, nil)
@@ -183,7 +183,7 @@ func (m *moving) boundTo(t *testing.T) string {
 }
 
 // checkOnce checks the invariants of any move: the job runs once, at no earlier step, and unbound.
-// It returns the allocation and the steps of its starts.
+// It returns the allocation and the step of each start.
 func (m *moving) checkOnce(t *testing.T) (running *api.AllocationListStub, starts []string) {
 	t.Helper()
 	var st status.Status
@@ -219,7 +219,7 @@ func (m *moving) checkOnce(t *testing.T) (running *api.AllocationListStub, start
 	return running, starts
 }
 
-// only returns the one running allocation; all others must have ended.
+// only returns the only running allocation; all others must have ended.
 func (m *moving) only(t *testing.T) (*api.AllocationListStub, error) {
 	t.Helper()
 	stubs, err := m.a.agent.Allocs(deadline(t, stepDeadline), m.id)
@@ -256,7 +256,7 @@ const (
 
 var phases = []phase{saving, frozen, bound, running}
 
-// holdIn stops a move in a phase, and first in an earlier one if necessary.
+// holdIn stops a move in a phase, and before that in an earlier one if necessary.
 func (m *moving) holdIn(d *apiProxy, p phase) (first, in *hold) {
 	switch p {
 	case saving:
@@ -283,7 +283,7 @@ func holdFour(moves []*moving, d *apiProxy) *fourMoves {
 	return f
 }
 
-// reached waits until each is in its phase; before runs just before the last two reach theirs.
+// reached waits until each move is in its phase. before runs just before the last two reach theirs.
 func (f *fourMoves) reached(t *testing.T, before func()) {
 	t.Helper()
 	for _, p := range phases {
@@ -306,16 +306,16 @@ func (f *fourMoves) pass() {
 	}
 }
 
-// victim is what is killed during moves.
+// victim is killed during moves.
 type victim struct {
 	name string
-	// pause is suspended while a job is bound, so that it does not notice.
+	// pause is suspended while a job is bound, so that it does not notice the failure.
 	pause  *harness.Agent
 	kill   func(t *testing.T)
-	revive func(t *testing.T) // run once the moves continue; nil for once the jobs run
+	revive func(t *testing.T) // run once the moves continue; if nil, once the jobs run
 }
 
-// TestEdges is about failures and user actions during moves.
+// TestEdges tests failures and user actions during moves.
 func TestEdges(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
@@ -371,14 +371,14 @@ func (s *site) killMachine(t *testing.T, c *cluster) {
 	allocs, _, err := s.server.API.Nodes().Allocations(c.agent.NodeID(), nil)
 	must.NoError(t, err)
 	for _, a := range allocs {
-		pids, _ := harness.TaskPIDs(a.ID, "train") // none if it has ended
+		pids, _ := harness.TaskPIDs(a.ID, "train") // none if it has exited
 		for _, pid := range pids {
 			must.NoError(t, unix.Kill(pid, unix.SIGKILL))
 		}
 	}
 }
 
-// testKilled kills the victim with four moves in four phases.
+// testKilled kills the victim during four moves in four phases.
 func (s *site) testKilled(t *testing.T, v victim) {
 	var jobs []job
 	for _, p := range phases {

@@ -19,8 +19,8 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// TestThree: on three nodes Nomad may re-place a job on a node that the move does not know; it
-// runs once, from its checkpoint.
+// TestThree: with three nodes Nomad may place a job on a node unknown to the move; the job runs
+// once, from its checkpoint.
 func TestThree(t *testing.T) {
 	t.Parallel()
 	s := newSiteOf(t, 3, nil)
@@ -49,7 +49,7 @@ func TestThree(t *testing.T) {
 	s.completedOnce(t)
 }
 
-// three moves a job from the first node to the second, and runs a failure in a phase.
+// three moves a job from the first node to the second, with a failure in a phase.
 func (s *site) three(t *testing.T, third *cluster, j job, p phase, meanwhile func(*testing.T, *moving) (after func())) {
 	s.eligible(t, third, false)
 	m := s.learn(t, j)[0]
@@ -82,7 +82,7 @@ func testThreeStopped(t *testing.T, m *moving) (after func()) {
 	return func() {}
 }
 
-// testThreePreempted: a job of higher priority takes the source's room. Nomad may give the
+// testThreePreempted: a job of higher priority takes the source's resources. Nomad may give the
 // preempted job an empty disk, and rollback is impossible.
 func testThreePreempted(t *testing.T, m *moving) (after func()) {
 	m.startsOver = true
@@ -94,7 +94,7 @@ func testThreePreempted(t *testing.T, m *moving) (after func()) {
 	return func() { m.a.stop(t, "greedy") }
 }
 
-// testThreeElection makes another server lead.
+// testThreeElection transfers leadership to another server.
 func testThreeElection(t *testing.T, m *moving) (after func()) {
 	raft, err := m.server.API.Operator().RaftGetConfiguration(nil)
 	must.NoError(t, err)
@@ -110,7 +110,7 @@ func testThreeElection(t *testing.T, m *moving) (after func()) {
 	return func() {}
 }
 
-// testThreeLeaseOver suspends Nomad for longer than the lease, so the task thaws.
+// testThreeLeaseOver suspends Nomad for longer than the lease, so the task is thawed.
 func testThreeLeaseOver(t *testing.T, m *moving) (after func()) {
 	must.NoError(t, m.server.Process().Signal(unix.SIGSTOP))
 	time.Sleep(7 * time.Second)
@@ -118,8 +118,8 @@ func testThreeLeaseOver(t *testing.T, m *moving) (after func()) {
 	return func() {}
 }
 
-// testThreeDead keeps the source's agent down until its node is lost. The checkpoint is there,
-// and the move rolls back when the agent returns.
+// testThreeDead keeps the source's agent down until its node is lost. The checkpoint survives, and
+// the move rolls back when the agent returns.
 func testThreeDead(t *testing.T, m *moving) (after func()) {
 	must.NoError(t, m.a.agent.Kill(deadline(t, stepDeadline)))
 	eventually(t, "the source is down", func() error {

@@ -20,7 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// testUserActions is about acts of the job's user during a move.
+// testUserActions tests actions of the job's user during a move.
 func (s *site) testUserActions(t *testing.T) {
 	type person struct {
 		at  phase
@@ -71,7 +71,7 @@ func (m *moving) version(t *testing.T) (version uint64, stopped bool) {
 	return *spec.Version, *spec.Stop
 }
 
-// waitQuiet waits until nothing of the job runs or is to run.
+// waitQuiet waits until no allocation of the job runs or is pending.
 func (m *moving) waitQuiet(t *testing.T) {
 	t.Helper()
 	eventually(t, m.id+" has ended", func() error {
@@ -93,7 +93,7 @@ func (m *moving) waitQuiet(t *testing.T) {
 	})
 }
 
-// unbind does what the next shim would for a dead one.
+// unbind does what the next shim would after a shim's death.
 func (m *moving) unbind(t *testing.T) {
 	t.Helper()
 	_, err := move.Unbind(t.Context(), move.API{Client: m.server.API}, "default", m.id, "g")
@@ -127,7 +127,7 @@ func testUserRemoves(t *testing.T, m *moving, pass func()) {
 	must.ErrorContains(t, err, "404")
 }
 
-// testUserRegisters: a new version of the job runs, once.
+// testUserRegisters: a new version of the job runs once.
 func testUserRegisters(t *testing.T, m *moving, pass func()) {
 	changed := learner(m.id)
 	changed.body = "meta {\n changed = \"yes\"\n}"
@@ -146,7 +146,7 @@ func testUserRegisters(t *testing.T, m *moving, pass func()) {
 	must.Eq(t, version, now.JobVersion)
 }
 
-// testCompletes: a job completes after its move and before unbinding, when any new version
+// testCompletes: a job completes after its move and before it is unbound, when any new version
 // would run it again.
 func testCompletes(t *testing.T, m *moving, _ func()) {
 	m.move(t, newAPIProxy(t, m.server.Addr), func(o *move.Options) {
@@ -176,7 +176,7 @@ func (m *moving) complete(t *testing.T) {
 	must.NoError(t, err)
 }
 
-// late writes claims more slowly than a lease lasts.
+// late writes claims, and takes longer than the lease.
 type late struct{ move.Claims }
 
 func (l late) Write(ctx context.Context, r move.Record) (uint64, error) {
@@ -186,7 +186,7 @@ func (l late) Write(ctx context.Context, r move.Record) (uint64, error) {
 	return l.Claims.Write(ctx, r)
 }
 
-// testLate: the freeze is renewed while the claim takes longer than the lease.
+// testLate: the freeze is renewed while writing the claim takes longer than the lease.
 func testLate(t *testing.T, m *moving, _ func()) {
 	m.move(t, newAPIProxy(t, m.server.Addr), func(o *move.Options) { o.Claims = late{o.Claims} })
 	m.end(t)
@@ -196,7 +196,7 @@ func testLate(t *testing.T, m *moving, _ func()) {
 	must.Len(t, 2, starts)
 }
 
-// inFrozen runs do while the task is frozen, then lets the move continue.
+// inFrozen calls do while the task is frozen, then continues the move.
 func (m *moving) inFrozen(t *testing.T, d *apiProxy, do func()) {
 	t.Helper()
 	_, in := m.holdIn(d, frozen)
@@ -248,7 +248,7 @@ func testTargetIneligible(t *testing.T, m *moving, d *apiProxy) {
 	m.eligible(t, m.b, true)
 }
 
-// testTargetFull: another job takes the target's room.
+// testTargetFull: another job takes the target's resources.
 func testTargetFull(t *testing.T, m *moving, d *apiProxy) {
 	m.inFrozen(t, d, func() {
 		node, err := m.b.agent.Node(deadline(t, stepDeadline))

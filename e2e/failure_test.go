@@ -33,8 +33,8 @@ func countEvents(t *testing.T, c *cluster, alloc *api.Allocation, task, text str
 	return n
 }
 
-// testUnreadableLogs replaces a task's log by a FIFO, which blocks open (root ignores
-// permissions). A task could do this.
+// testUnreadableLogs replaces a task's log with a FIFO, which blocks open (root ignores
+// permissions). A task could do the same.
 func testUnreadableLogs(t *testing.T, c *cluster) {
 	alloc := c.start(t, job{id: "unreadable", tasks: []task{{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}}}})
 	pid := c.pid(t, alloc, "train")
@@ -44,7 +44,7 @@ func testUnreadableLogs(t *testing.T, c *cluster) {
 	must.NoError(t, unix.Mkfifo(log, 0o644))
 
 	c.waitEvent(t, alloc, "train", "cannot read its progress from its output")
-	// The loop does not hang: another task is measured.
+	// The loop does not block: another task is measured.
 	other := c.start(t, job{id: "other", tasks: []task{{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}}}})
 	c.waitStatus(t, other, "train", "measured", func(s status.Status) bool { return s.Reports > 20 })
 
@@ -63,11 +63,11 @@ func testDockerHangs(t *testing.T, c *cluster) {
 	p := startPair(t, c)
 	must.NoError(t, c.docker.Hang())
 	defer c.docker.Resume()
-	// Output passes through the daemon, so only use is measured.
+	// Output passes through the daemon, so only CPU use is measured.
 	c.waitStatus(t, p.grow, "train", "measured although Docker hangs", func(s status.Status) bool { return s.CPUSeconds > p.before.CPUSeconds+3 })
 	must.True(t, harness.Alive(p.growPID))
 	must.True(t, harness.Alive(p.flatPID))
-	// A manual change of the limit cannot be corrected yet.
+	// A limit changed by hand cannot be corrected yet.
 	k := kernel(t, p.flatPID)
 	must.NoError(t, os.WriteFile(filepath.Join(k.Path, "cpu.shares"), []byte("399"), 0))
 	c.waitEvent(t, p.flat, "train", "cannot set its CPU limit")
@@ -81,7 +81,7 @@ func testDockerHangs(t *testing.T, c *cluster) {
 	p.goesOn(t)
 }
 
-// testDockerRestarts restarts the daemon cleanly and by a crash, with live-restore: containers
+// testDockerRestarts restarts the daemon cleanly and after a crash, with live-restore: containers
 // and tasks keep running.
 func testDockerRestarts(t *testing.T, c *cluster) {
 	p := startPair(t, c)
@@ -121,8 +121,8 @@ func TestDiskFull(t *testing.T) {
 	must.NoError(t, unix.Mount("tmpfs", small, "tmpfs", 0, fmt.Sprintf("size=%d,mode=755", size)))
 	c := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{ClientHCL: fmt.Sprintf("alloc_dir = %q", small)}})
 
-	// The task is silent by then: Nomad's log collector fails on a full disk, and further
-	// output gets SIGPIPE under any driver.
+	// The task prints nothing by then: Nomad's log collector fails on a full disk, and further
+	// output raises SIGPIPE under any driver.
 	k := shell(`for i in $(seq 30); do echo step=$i loss=$((1000 / i)); sleep 0.1; done; while :; do :; done`)
 	k.body = "logs {\n max_files = 1\n max_file_size = 5\n}"
 	alloc := c.start(t, job{id: "full", group: "ephemeral_disk {\n size = 20\n}", tasks: []task{k}})

@@ -22,7 +22,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// epochs is a training with a known number of steps that wants all CPUs.
+// epochs returns a training with a known number of steps that uses all CPUs.
 func epochs(steps int) task {
 	k := shell(fmt.Sprintf(`yes > /dev/null & other=$!
 awk 'BEGIN { for (n = 1; n <= %[1]d; n++) { for (k = 0; k < 200000; k++) x += k; printf "step %%d/%[1]d loss=%%.4f\n", n, 0.1 + 5 / n; fflush() } }'
@@ -31,8 +31,8 @@ kill $other`, steps))
 	return k
 }
 
-// TestFairFinish: a short training goes before a long one, its twin survives the plugin, and an
-// event has the time gained.
+// TestFairFinish: a short training runs before a long one, its twin survives a restart of the
+// plugin, and an event reports the time gained.
 func TestFairFinish(t *testing.T) {
 	for _, engine := range []string{"exec", "docker"} {
 		t.Run(engine, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestFairFinish(t *testing.T) {
 			must.Less(t, 0, st.Fair.AheadCPUS)
 			c.stop(t, "long")
 
-			// A run's duration is known for the next one, whatever it prints.
+			// A run's cost is known to the next one, without reports.
 			silent := shell("awk 'BEGIN { for (k = 0; k < 60000000; k++) x += k }'; sleep 1")
 			first := c.finish(t, job{id: "silent", tasks: []task{silent}})
 			eventually(t, "the run is kept", func() error {

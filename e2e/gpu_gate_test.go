@@ -20,18 +20,18 @@ import (
 const (
 	gateSteps   = 4
 	gateStepMiB = 16
-	gateJobs    = 4 // so many fit
+	gateJobs    = 4 // this many fit
 	gateCardMiB = gateJobs*(gateSteps*gateStepMiB+contextSize/mib) + reserveMiB
 )
 
-// TestGPUGate: more jobs than fit; without the gate the fifth fails, with it all succeed with
-// intact memory.
+// TestGPUGate: there are more jobs than fit; without the gate the fifth fails, with it all succeed
+// with intact memory.
 func TestGPUGate(t *testing.T) {
 	t.Parallel()
 	card := fakeCard(t)
 	t.Run("plain", func(t *testing.T) {
 		t.Parallel()
-		// An unshared card has no reserve.
+		// A card that is not shared has no reserve.
 		n := newGPUNode(t, card, "exec", gpuOptions{memory: gateCardMiB - reserveMiB})
 		n.device = ""
 		for i := range gateJobs {
@@ -47,7 +47,7 @@ func TestGPUGate(t *testing.T) {
 		t.Run(fmt.Sprintf("%d jobs", jobs), func(t *testing.T) {
 			t.Parallel()
 			n := newGPUNode(t, card, "exec", gpuOptions{memory: gateCardMiB, plugin: map[string]string{"seats_per_gpu": strconv.Itoa(jobs), "turn": `"1s"`}})
-			// None ends before all have their memory, so some must be parked.
+			// None ends before all have had their memory, so some must be parked.
 			j := n.gateJob("many", "--count", "1000", "--pause-ms", "400", "--until", n.ending("many"))
 			j.group += fmt.Sprintf("count = %d\n", jobs)
 			n.register(t, j)
@@ -75,7 +75,7 @@ func TestGPUGate(t *testing.T) {
 	}
 }
 
-// gateJob takes its memory in steps, so that several start before the card is full.
+// gateJob takes its memory in steps, so several start before the card is full.
 func (n gpuNode) gateJob(id string, args ...string) job {
 	return n.workload(id, nil, append([]string{"--steps", strconv.Itoa(gateSteps), "--bytes", strconv.Itoa(gateStepMiB * mib)}, args...)...)
 }

@@ -31,10 +31,11 @@ const (
 	mib         = 1 << 20
 	cardMiB     = 1024
 	reserveMiB  = 64
-	contextSize = 8 * mib // used by the card per process
+	contextSize = 8 * mib // the card's memory per process
 )
 
-// fakeCard builds the fake card's libraries, with the C library, which the tasks' chroot lacks.
+// fakeCard builds the fake card's libraries and copies the C library, which the tasks' chroot
+// lacks.
 func fakeCard(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -59,7 +60,7 @@ func fakeCard(t *testing.T) string {
 	return dir
 }
 
-// gpuOptions are differences from the default node.
+// gpuOptions change the default node.
 type gpuOptions struct {
 	plugin    map[string]string // the device plugin's options, as HCL literals
 	settings  map[string]string // the driver's, likewise
@@ -72,21 +73,21 @@ type gpuOptions struct {
 // gpuNode is a node with one card.
 type gpuNode struct {
 	*cluster
-	dir string // with the libraries, the card's state and the gate
-	// groups are the cards' names, device the request in jobs. The card's file is visible to
-	// jobs without a request too.
+	dir string // has the libraries, the card's state and the gate
+	// groups are the cards' names, device is what jobs request. Jobs without a request also see the
+	// card's file.
 	groups []string
 	device string
 }
 
-// The directory inside tasks: in a volume, and where the fake runtime mounts it.
+// The node's directory inside tasks: in a volume, or mounted by the fake runtime.
 const (
 	volumePath  = "/opt/fake"
 	runtimePath = "/usr/local/nvidia"
 )
 
-// nvidiaRuntime makes a fake of NVIDIA's container runtime, which injects the driver's
-// libraries and calls runc.
+// nvidiaRuntime creates a fake of NVIDIA's container runtime, which injects the driver's libraries
+// and calls runc.
 func nvidiaRuntime(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	runc, err := harness.Look("runc")
@@ -124,7 +125,7 @@ func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
 	must.NoError(t, os.CopyFS(dir, os.DirFS(card)))
 	state := filepath.Join(dir, "state")
 	must.NoError(t, os.WriteFile(state, nil, 0o666))
-	must.NoError(t, os.Chmod(state, 0o666)) // the exec engine's tasks run as nobody
+	must.NoError(t, os.Chmod(state, 0o666)) // for the exec engine's tasks, which run unprivileged
 	if opts.memory == 0 {
 		opts.memory = cardMiB
 	}
@@ -180,19 +181,19 @@ func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
 	return n
 }
 
-// seat is a job with a seat on the card, and a volume.
+// seat returns a job with a seat on the card, and a volume.
 func (n gpuNode) seat(id string, k task, meta map[string]string) job {
 	k.cpu, k.meta = -1, meta
-	// Process 1 of a namespace ignores signals without a handler.
+	// PID 1 of a namespace ignores signals without a handler.
 	k.body += "kill_timeout = \"1s\"\n"
-	// Parked memory counts in the task: 72 MiB for a job of TestGPUGate, plus 64.
+	// Parked memory counts as the task's: 72 MiB for a job of TestGPUGate, plus 64.
 	device := ""
 	if n.device != "" {
 		device = fmt.Sprintf(" device %q {\n count = 1\n }\n", n.device)
 	}
 	k.body += "resources {\n cpu = 50\n memory = 200\n" + device + "}\n"
 	j := job{id: id}
-	if n.driver == "ebbtide" { // other drivers would ignore it
+	if n.driver == "ebbtide" { // ignored by other drivers
 		j.group = "volume \"fake\" {\n type = \"host\"\n source = \"fake\"\n}\n"
 		k.body += fmt.Sprintf("volume_mount {\n volume = \"fake\"\n destination = %q\n}\n", volumePath)
 	}
@@ -200,7 +201,7 @@ func (n gpuNode) seat(id string, k task, meta map[string]string) job {
 	return j
 }
 
-// workload is a job that uses the card like training (device/fake/src/workload.c).
+// workload returns a job that uses the card as a training does (device/fake/src/workload.c).
 func (n gpuNode) workload(id string, meta map[string]string, args ...string) job {
 	base := n.base()
 	k := task{command: base + "/ld.so", args: append([]string{base + "/workload"}, args...), env: make(map[string]string)}
@@ -211,7 +212,7 @@ func (n gpuNode) workload(id string, meta map[string]string, args ...string) job
 	return n.seat(id, k, meta)
 }
 
-// base is the node's directory inside tasks.
+// base returns the node's directory inside tasks.
 func (n gpuNode) base() string {
 	if n.engine == "exec" {
 		return volumePath
@@ -219,13 +220,13 @@ func (n gpuNode) base() string {
 	return runtimePath
 }
 
-// long runs a workload of minutes that keeps printing the memory it sees, and verifies its data
-// when it ends.
+// long runs a workload of minutes that keeps printing the memory size it sees, and verifies its
+// data at its end.
 func (n gpuNode) long(id string) job {
 	return n.workload(id, nil, "--steps", "1000", "--bytes", strconv.Itoa(mib/16), "--pause-ms", "400", "--until", n.ending(id))
 }
 
-// ending is the file whose creation ends a workload, as the task sees it.
+// ending returns the file that ends a workload when created, as the task sees it.
 func (n gpuNode) ending(id string) string { return filepath.Join(n.base(), "end-"+id) }
 
 func (n gpuNode) end(t *testing.T, ids ...string) {
@@ -235,14 +236,14 @@ func (n gpuNode) end(t *testing.T, ids ...string) {
 	}
 }
 
-// waitSees waits until a task sees that much memory, in MiB.
+// waitSees waits until a task sees a memory size, in MiB.
 func (n gpuNode) waitSees(t *testing.T, alloc *api.Allocation, size int) {
 	t.Helper()
 	_, err := n.agent.WaitLog(deadline(t, startDeadline), alloc, "train", "stdout", fmt.Sprintf(`"memory": %d}`, size*mib))
 	must.NoError(t, err)
 }
 
-// succeeds waits for a workload's end with correct results.
+// succeeds waits for a workload's end and checks its results.
 func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) {
 	t.Helper()
 	alloc, err := n.agent.WaitAllocID(deadline(t, startDeadline), alloc.ID, "ended", harness.Terminal)
@@ -255,12 +256,12 @@ func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) {
 	}
 	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus)
 	must.NotNil(t, harness.FindEvent(alloc, "train", "Exit Code: 0"), must.Sprint(harness.Events(alloc, "train")))
-	// Nomad's log collector may still have the last line.
+	// Nomad's log collector may not have written the last line yet.
 	_, err = n.agent.WaitLog(deadline(t, stepDeadline), alloc, "train", "stdout", `{"done": true}`)
 	must.NoError(t, err)
 }
 
-// filled is the memory that a fill workload got, in MiB.
+// filled returns the memory that a fill workload got, in MiB.
 func (n gpuNode) filled(t *testing.T, alloc *api.Allocation) int {
 	t.Helper()
 	out, err := n.agent.WaitLog(deadline(t, startDeadline), alloc, "train", "stdout", `"code": 2`)
@@ -272,7 +273,7 @@ func (n gpuNode) filled(t *testing.T, alloc *api.Allocation) int {
 	return bytes / mib
 }
 
-// standIn makes an image whose command is replaced by the workload.
+// standIn creates an image whose command is the workload.
 func (n gpuNode) standIn(t *testing.T, ref, command string, args ...string) {
 	t.Helper()
 	ctx := deadline(t, stepDeadline)

@@ -33,8 +33,8 @@ const (
 	hogMiB      = 192
 )
 
-// TestGPUPark parks jobs, and injects failures. Unless a test says otherwise a job of higher
-// priority causes the parking, as turns take longer than a test and no job is idle.
+// TestGPUPark parks jobs, and injects failures. Unless noted otherwise, a job of higher priority
+// causes the parking, as turns take longer than a test and no job is idle.
 func TestGPUPark(t *testing.T) {
 	t.Parallel()
 	card := fakeCard(t)
@@ -90,8 +90,8 @@ func TestGPUPark(t *testing.T) {
 	}
 }
 
-// hog computes with size MiB of the card until told to end, then verifies its data. Its host
-// memory limit allows parking.
+// hog computes with size MiB of the card until it is ended, then verifies its data. Its host memory
+// limit allows parking.
 func (n gpuNode) hog(id string, priority, size int, args ...string) job {
 	args = append([]string{
 		"--steps", "1", "--bytes", strconv.Itoa(size * mib), "--count", "600", "--pause-ms", "200", "--until", n.ending(id),
@@ -127,7 +127,7 @@ func (n gpuNode) computes(t *testing.T, alloc *api.Allocation) {
 	must.NoError(t, err)
 }
 
-// parked waits until the status shows the parking and its cause.
+// parked waits until the status shows the task as parked, and the cause.
 func (n gpuNode) parked(t *testing.T, alloc, by *api.Allocation) {
 	t.Helper()
 	st := n.waitStatus(t, alloc, "train", "parked", func(st status.Status) bool {
@@ -152,7 +152,7 @@ func (n gpuNode) pair(t *testing.T, victim, other string) (low, high *api.Alloca
 	return low, high
 }
 
-// checkAllFree checks in the gate's books that all memory is free.
+// checkAllFree checks in the gate's ledger that all memory is free.
 func (n gpuNode) checkAllFree(t *testing.T, id string) {
 	t.Helper()
 	// On a busy machine a short container's output may be lost.
@@ -161,7 +161,7 @@ func (n gpuNode) checkAllFree(t *testing.T, id string) {
 	n.succeeds(t, alloc)
 }
 
-// fail makes CUDA or NVML calls fail (device/fake); "" for none.
+// fail injects failures of CUDA or NVML calls (device/fake); "" for none.
 func (n gpuNode) fail(t *testing.T, words string) {
 	t.Helper()
 	path := filepath.Join(n.dir, "state.fail")
@@ -185,7 +185,7 @@ func (n gpuNode) killGPUPlugin(t *testing.T) {
 	})
 }
 
-// testParked checks what is shown of a parked job.
+// testParked checks what users see of a parked job.
 func testParked(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "low", "high")
 	n.waitEvent(t, low, "train", fmt.Sprintf("GPU: its GPU memory is in the host's memory, to make room for task \"train\" of allocation %s (job \"high\"); it is restored automatically", high.ID[:8]))
@@ -213,7 +213,7 @@ func testParked(t *testing.T, n gpuNode) {
 	n.end(t, "high")
 	n.succeeds(t, high)
 	n.back(t, low)
-	if n.engine == "exec" { // takes half a minute more
+	if n.engine == "exec" { // takes another half minute
 		n.waitEvent(t, low, "train", "GPU: running again after ", "parked")
 	}
 	_, err = n.agent.WaitLog(deadline(t, startDeadline), low, "train", "stdout", fmt.Sprintf(`{"round": %d,`, strings.Count(out, `{"round"`)+3))
@@ -256,8 +256,8 @@ func testParkedKilled(t *testing.T, n gpuNode) {
 	n.checkAllFree(t, "after-kill")
 }
 
-// testParkedRestarted: a restarted parked task waits for memory like any other, or for its
-// turn, as its profile is known.
+// testParkedRestarted: a restarted parked task waits for memory like any other, or for its turn, as
+// its profile is known.
 func testParkedRestarted(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "again", "goes-first")
 	must.NoError(t, n.agent.RestartTask(deadline(t, stepDeadline), low, "train"))
@@ -278,7 +278,7 @@ func testParkedRestarted(t *testing.T, n gpuNode) {
 	n.checkAllFree(t, "after-restart")
 }
 
-// testParkedCardLost: while NVML fails, a container stays parked.
+// testParkedCardLost: a container stays parked while NVML fails.
 func testParkedCardLost(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "patient", "other")
 	n.fail(t, "lost")
@@ -313,7 +313,7 @@ func testManagedStays(t *testing.T, n gpuNode) {
 	}
 }
 
-// testNoHostMemory: a job whose memory limit prevents parking is told how much is missing; with
+// testNoHostMemory: an event reports how much memory the limit of a job lacks for parking; with
 // that much it is parked.
 func testNoHostMemory(t *testing.T, n gpuNode) {
 	conf, _, err := n.agent.API.Operator().SchedulerGetConfiguration(nil)
@@ -355,12 +355,12 @@ func testIdleParked(t *testing.T, n gpuNode) {
 	n.succeeds(t, idle)
 }
 
-// testParkedPluginKilled: killing the plugin loses nothing of a parked container, and assigns
-// its room once.
+// testParkedPluginKilled: killing the plugin loses no state of a parked container, and its room is
+// assigned once.
 func testParkedPluginKilled(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "away", "here")
 	n.killGPUPlugin(t)
-	// It fits beside one job, but not beside both.
+	// It fits next to one job, but not next to both.
 	third := n.runs(t, n.hog("third", 50, parkRoomMiB-hogMiB-3*contextSize/mib))
 	st := n.waitStatus(t, low, "train", "parked still", func(st status.Status) bool {
 		return st.GPU != nil && st.GPU.State == handoff.Parked && st.GPU.ParkedMiB() > 0
@@ -376,8 +376,8 @@ func testParkedPluginKilled(t *testing.T, n gpuNode) {
 	n.checkAllFree(t, "after-plugin")
 }
 
-// testLeavingPluginKilled kills the plugin during parking: the next one resumes the container,
-// then parks it.
+// testLeavingPluginKilled kills the plugin during parking: the next one resumes the container, then
+// parks it.
 func testLeavingPluginKilled(t *testing.T, n gpuNode) {
 	low := n.runs(t, n.hog("leaving", 10, hogMiB))
 	n.fail(t, "lock")
@@ -458,7 +458,7 @@ func testRestoreFails(t *testing.T, n gpuNode) {
 	n.checkAllFree(t, "after-loss")
 }
 
-// testHardShares: with hard shares, requests beyond the share are denied at once.
+// testHardShares: with hard shares, requests beyond the share are denied immediately.
 func testHardShares(t *testing.T, n gpuNode) {
 	for name, want := range map[string]string{"parking": "false", "over_share": "deny", "shared": "true"} {
 		must.Eq(t, want, n.attribute(t, name))
@@ -525,7 +525,7 @@ func testCardLost(t *testing.T, n gpuNode) {
 	n.succeeds(t, runs)
 }
 
-// health waits until all seats are unhealthy for the reason, or healthy for "".
+// health waits until all seats are unhealthy for the reason, or healthy if it is "".
 func (n gpuNode) health(t *testing.T, why string) {
 	t.Helper()
 	eventually(t, "Nomad knows how the card is", func() error {

@@ -19,15 +19,15 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// The paper's LAMMPS job on 12 GiB holds 1.7 GB, and 8.3 GB in its last seconds. Here a
-// fiftieth of that, and shorter.
+// The paper's LAMMPS job on 12 GiB holds 1.7 GB, and 8.3 GB in its last seconds; here a fiftieth of
+// that, and shorter.
 const (
 	planRoomMiB = 240
 	lammpsBase  = 34
 	lammpsPeak  = 166
 )
 
-// TestGPUPlan runs two instances of a job whose memory collides, on a card without parking.
+// TestGPUPlan runs two instances of a job whose peaks collide, on a card without parking.
 func TestGPUPlan(t *testing.T) {
 	t.Parallel()
 	card := fakeCard(t)
@@ -57,8 +57,8 @@ func (n gpuNode) lammps() job {
 		"--peak", strconv.Itoa((lammpsPeak-lammpsBase)*mib), "--count", "8", "--pause-ms", "500")
 }
 
-// growing ends with most of the card. Two of them deadlock, unless one is ahead by four
-// seconds.
+// growing ends with most of the card. Two instances deadlock unless one starts four seconds
+// earlier.
 func (n gpuNode) growing() job {
 	return n.workload("growing", nil, "--steps", "11", "--bytes", strconv.Itoa(16*mib), "--count", "2", "--pause-ms", "700")
 }
@@ -113,8 +113,8 @@ func testPlanned(t *testing.T, n gpuNode, j job) {
 	must.StrContains(t, log, "a container is resumed: ")
 }
 
-// testPeaksWait: of two unplanned late peaks, one waits, holding its memory, until the other
-// job has ended.
+// testPeaksWait: of two unplanned late peaks, one waits, holding its memory, until the other job
+// has ended.
 func testPeaksWait(t *testing.T, n gpuNode) {
 	var longest float64
 	for _, alloc := range n.runTwice(t, n.lammps()) {

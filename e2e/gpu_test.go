@@ -20,8 +20,8 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// TestGPU uses fakes of NVIDIA's libraries only; plugin, gate, preload library, Nomad and
-// containers are real.
+// TestGPU fakes NVIDIA's libraries only; plugin, gate, preload library, Nomad and containers are
+// real.
 func TestGPU(t *testing.T) {
 	t.Parallel()
 	card := fakeCard(t)
@@ -62,9 +62,9 @@ func TestGPU(t *testing.T) {
 		},
 		"no library": func(t *testing.T) {
 			n := newGPUNode(t, card, "exec", gpuOptions{cards: 2, plugin: map[string]string{"preload": `"/nowhere/libebbtide-cuda.so"`, "seats_per_gpu": "1"}})
-			// Cards are groups of their own, which jobs can request.
+			// Each card is a device group, which jobs can request.
 			n.device += "/" + n.groups[1]
-			// The card is unshared: limits do not apply.
+			// The card is not shared: limits do not apply.
 			alloc := n.finish(t, n.workload("alone", map[string]string{"ebbtide_gpu_memory": "64"}, "--mode", "fill", "--bytes", strconv.Itoa(mib)))
 			n.waitEvent(t, alloc, "train", "GPU: the job runs without a share of the memory: the preload library cannot be read: stat /nowhere/libebbtide-cuda.so")
 			must.Eq(t, cardMiB-contextSize/mib, n.filled(t, alloc))
@@ -110,7 +110,7 @@ func TestGPUSpread(t *testing.T) {
 	}
 }
 
-// testShared has two jobs share the card, with a third that takes what it gets.
+// testShared has two jobs share the card, with a third that gets the rest.
 func testShared(t *testing.T, n gpuNode) {
 	half := (cardMiB - reserveMiB) / 2
 	a, b := n.start(t, n.long("a")), n.start(t, n.long("b"))
@@ -127,7 +127,7 @@ func testShared(t *testing.T, n gpuNode) {
 	}
 }
 
-// testForged: a process claims a larger wish than its job's.
+// testForged: a process claims a larger request than its job's.
 func testForged(t *testing.T, n gpuNode) {
 	const wish = 100
 	j := n.workload("forged", map[string]string{"ebbtide_gpu_memory": strconv.Itoa(wish)})
@@ -138,7 +138,7 @@ func testForged(t *testing.T, n gpuNode) {
 	must.Eq(t, wish-contextSize/mib, n.filled(t, alloc))
 }
 
-// testCleared: a program with a cleared environment is still limited to its share.
+// testCleared: a program that clears its environment is still limited to its share.
 func testCleared(t *testing.T, n gpuNode) {
 	const wish = 100
 	j := n.workload("cleared", map[string]string{"ebbtide_gpu_memory": strconv.Itoa(wish)})
@@ -149,7 +149,7 @@ func testCleared(t *testing.T, n gpuNode) {
 	must.Eq(t, wish-contextSize/mib, n.filled(t, alloc))
 }
 
-// testSeat checks a task's injected environment and mounts beside its own.
+// testSeat checks the environment and mounts injected in addition to the task's own.
 func testSeat(t *testing.T, n gpuNode) {
 	k := shell("env; ls /opt/fake; test -S $EBBTIDE_GATE && test -f /usr/lib/ebbtide/libebbtide-cuda.so && ! touch /run/ebbtide/x && echo all is there")
 	k.env = map[string]string{"LD_PRELOAD": "/opt/theirs.so", "EBBTIDE_GPU_HANDOFF": `{"preload":"/etc/shadow","gate":"/root"}`}
@@ -167,7 +167,7 @@ func testSeat(t *testing.T, n gpuNode) {
 	}
 }
 
-// testWishTooLarge rejects impossible wishes before the start.
+// testWishTooLarge: impossible requests are rejected before the start.
 func testWishTooLarge(t *testing.T, n gpuNode) {
 	alloc := n.finish(t, n.seat("greedy", shell("echo started"), map[string]string{"ebbtide_gpu_memory": "99999"}))
 	must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
@@ -228,7 +228,7 @@ func testNoCard(t *testing.T) {
 		}
 		return err
 	})
-	// Impossible wishes are harmless.
+	// Impossible requests are harmless.
 	k := shell("echo here")
 	k.meta = map[string]string{"ebbtide_gpu_memory": "64"}
 	alloc := c.finish(t, job{id: "plain", tasks: []task{k}})

@@ -34,8 +34,8 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// TestHostile runs attacking tasks beside neighbours whose limits, statuses and timing must
-// stay as measured before the attack, also across a plugin kill.
+// TestHostile runs attacking tasks next to others whose limits, statuses and timing must stay as
+// measured before the attack, also after a kill of the plugin.
 func TestHostile(t *testing.T) {
 	for _, engine := range []string{"exec", "docker"} {
 		t.Run(engine, func(t *testing.T) {
@@ -68,7 +68,7 @@ func testHostile(t *testing.T, c *cluster) {
 	w.refused(t, c)
 	much := int64(50 << 20)
 	if c.engine == "docker" {
-		much = 10 << 20 // its log takes long
+		much = 10 << 20 // reading its log takes long
 	}
 	eventually(t, "much output is written", func() error {
 		logs, err := filepath.Glob(filepath.Join(shared, "logs", "flood.stdout.*"))
@@ -125,7 +125,7 @@ func testHostile(t *testing.T, c *cluster) {
 	testNothingLeft(t, c)
 }
 
-// neighbours are well-behaved tasks: one grows, one has converged, one reports nothing.
+// neighbours are well-behaved tasks: one grows, one has converged, one reports no progress.
 type neighbour struct {
 	alloc *api.Allocation
 	pid   int
@@ -159,7 +159,7 @@ func (n *neighbours) reports(t *testing.T) map[string]int64 {
 
 var lastStep = regexp.MustCompile(`step=(\d+) loss=\S+\n[^\n]*$`)
 
-// printed is the last step that a neighbour has printed.
+// printed returns the last step that a neighbour has printed.
 func (n *neighbours) printed(t *testing.T, id string) float64 {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(n.c.agent.AllocDir(n.tasks[id].alloc.ID), "alloc", "logs", "train.stdout.0"))
@@ -171,7 +171,7 @@ func (n *neighbours) printed(t *testing.T, id string) float64 {
 	return step
 }
 
-// observation are observations of the neighbours over some time.
+// observation summarises the neighbours over some time.
 type observation struct {
 	shares, cores float64       // of the growing task, relative to the flat one
 	age           time.Duration // of the oldest status
@@ -179,7 +179,7 @@ type observation struct {
 	rss           uint64        // of the plugin, in bytes
 }
 
-// watch observes the neighbours while growing and flat use some CPU.
+// watch observes the neighbours until growing and flat have used some CPU.
 func (n *neighbours) watch(t *testing.T, when string) observation {
 	t.Helper()
 	const cpuSeconds = 6
@@ -224,7 +224,7 @@ func (n *neighbours) watch(t *testing.T, when string) observation {
 	})
 	s.shares = ratios / samples
 	for id, b := range behind {
-		// Converted to time at the current printing speed.
+		// Converted to time at the current printing rate.
 		s.lag = max(s.lag, time.Duration(b/(n.printed(t, id)-steps[id])*float64(time.Since(begun))))
 	}
 	for _, pid := range n.c.agent.PluginPIDs("ebbtide-driver") {
@@ -235,7 +235,7 @@ func (n *neighbours) watch(t *testing.T, when string) observation {
 	return s
 }
 
-// unaffected compares observations.
+// unaffected compares two observations.
 func (n *neighbours) unaffected(t *testing.T, before, now observation) {
 	t.Helper()
 	const few = 3 * 2 * time.Second
@@ -247,7 +247,7 @@ func (n *neighbours) unaffected(t *testing.T, before, now observation) {
 	must.LessEq(t, before.rss+64<<20, now.rss)
 }
 
-// conserved checks that the shares of all tasks sum to Nomad's.
+// conserved checks that all tasks' shares sum to Nomad's.
 func (n *neighbours) conserved(t *testing.T) {
 	t.Helper()
 	eventually(t, "the sum of the shares is what Nomad gave", func() error {
@@ -270,7 +270,7 @@ func (n *neighbours) conserved(t *testing.T) {
 	})
 }
 
-// residentMost is a process's peak memory, in bytes.
+// residentMost returns a process's peak memory, in bytes.
 func residentMost(t *testing.T, pid int) uint64 {
 	t.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -281,15 +281,15 @@ func residentMost(t *testing.T, pid int) uint64 {
 	return kib << 10
 }
 
-// canaries are files and a listener that must not be touched; fanotify reports opens.
+// canaries are files and a listener that must not be accessed; fanotify reports opens.
 type canaries struct {
 	dir    string   // outside of all allocations
 	links  []string // as a task would write them
 	listen net.Listener
-	asked  atomic.Int32 // connections
+	asked  atomic.Int32 // number of connections
 
 	mu     sync.Mutex
-	opened []string // processes and files
+	opened []string // processes and the files they opened
 }
 
 const canary = "step=1 loss=0.001\n" // parsable content
@@ -372,7 +372,7 @@ func (w *canaries) untouched(t *testing.T) {
 	data, err := os.ReadFile(w.links[2])
 	must.NoError(t, err)
 	must.Eq(t, canary, string(data))
-	eventually(t, "our own looks are seen", func() error { // the watch itself works
+	eventually(t, "our own looks are seen", func() error { // fanotify reports the test's own reads
 		if all := strings.Join(opened(), "\n"); !strings.Contains(all, "/shadow") || !strings.Contains(all, w.links[2]) {
 			return errors.New(all)
 		}
@@ -433,7 +433,7 @@ while :; do
   done
 done`
 
-// attackers are idle until told to attack.
+// attackers are idle until the test starts the attack.
 func (w *canaries) attackers(t *testing.T, c *cluster) job {
 	t.Helper()
 	told := "until [ -e $NOMAD_ALLOC_DIR/go ]; do usleep 100000; done\n"
@@ -445,7 +445,7 @@ func (w *canaries) attackers(t *testing.T, c *cluster) job {
 	j := job{id: "hostile", tasks: []task{
 		one("forge", told+forge, ""),
 		one("flood", told+flood, ""),
-		// Legal, but slow to parse.
+		// Valid, but slow to match.
 		one("slow", told+`long=$(head -c 60000 /dev/zero | tr '\0' x); while :; do echo $long; usleep 1000; done`,
 			`progress {
   pattern = "(.*x){30}.*(x.*){30}y(?P<value>[0-9]+)"
@@ -468,7 +468,7 @@ chmod +x /local/www/cgi-bin/metrics; exec busybox httpd -f -h /local/www -p `+li
 	return j
 }
 
-// refused checks that a foreign endpoint is rejected before the start.
+// refused checks that another task's endpoint is rejected before the start.
 func (w *canaries) refused(t *testing.T, c *cluster) {
 	t.Helper()
 	urls := map[string]string{
@@ -538,7 +538,7 @@ func testSnapshot(t *testing.T, c *cluster, tasks int) {
 	}
 }
 
-// TestEntitlement: a task without progress keeps its entitlement beside many small ones with
+// TestEntitlement: a task without progress keeps its entitlement next to many small ones with
 // changing limits.
 func TestEntitlement(t *testing.T) {
 	c := newCluster(t, newHarness(t), "exec", clusterOptions{

@@ -16,8 +16,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// testBadJobspecs: events name the invalid field, value and what is allowed, and nothing
-// starts.
+// testBadJobspecs: events name the invalid field, value and allowed values, and no task starts.
 func testBadJobspecs(t *testing.T, c *cluster) {
 	for i, tc := range []struct {
 		name        string
@@ -81,7 +80,7 @@ func testBadJobspecs(t *testing.T, c *cluster) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if tc.hostNetwork && c.engine == "docker" { // else the container's addresses are known only once it runs
+			if tc.hostNetwork && c.engine == "docker" { // under docker, the container's address is known only once it runs
 				tc.config += "\nnetwork_mode = \"host\""
 			}
 			alloc := c.finish(t, job{id: fmt.Sprintf("bad-%d", i), tasks: []task{{

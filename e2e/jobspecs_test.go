@@ -39,7 +39,7 @@ func (s jobspecRun) reports(t *testing.T, task, metric string) status.Status {
 	return st
 }
 
-// jobspecRuns are the checks per file; quiet ones run in parallel.
+// jobspecRuns are the checks for each file; quiet ones run in parallel.
 var jobspecRuns = map[string]struct {
 	quiet bool
 	watch func(*testing.T, jobspecRun)
@@ -82,7 +82,7 @@ var jobspecRuns = map[string]struct {
 		must.StrContains(t, st.Why, "cores of its own")
 	}},
 	"csv.hcl": {true, func(t *testing.T, s jobspecRun) { s.reports(t, "mlp", "loss") }},
-	// Not beside shim.hcl: only one shim leads.
+	// Not concurrently with shim.hcl: only one shim leads.
 	"hold.hcl": {false, func(t *testing.T, s jobspecRun) {
 		s.reports(t, "mlp", "loss")
 		must.StrContains(t, movesOf(t, s.agent, "hold"), "flowcon-place placed")
@@ -236,7 +236,7 @@ func TestJobspecs(t *testing.T) {
 					c := exec
 					if name == "docker.hcl" {
 						c = newCluster(t, h, "docker", clusterOptions{})
-						// As the file's comment imports it.
+						// As in the file's comment.
 						must.NoError(t, c.docker.Client.ImageTag(t.Context(), harness.Image, "ebbtide-trainer:1"))
 					}
 					if name == "gpu.hcl" {

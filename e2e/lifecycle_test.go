@@ -217,7 +217,7 @@ func testExecSessions(t *testing.T, c *cluster) {
 	must.Eq(t, "err\n", errOut)
 	must.Eq(t, 3, code)
 
-	// A stream longer than any buffer, both ways.
+	// A stream larger than any buffer, in both directions.
 	in := strings.Repeat("0123456789abcde\n", 1<<15)
 	out, _, code, err = c.agent.Exec(ctx, alloc, "train", false, strings.NewReader(in), "/bin/sh", "-c", "dd bs=4096 count=128 iflag=fullblock 2>/dev/null")
 	must.NoError(t, err)
@@ -231,8 +231,8 @@ func testExecSessions(t *testing.T, c *cluster) {
 	must.StrContains(t, out, "done")
 	must.StrContains(t, out, "/dev/")
 
-	// A missing command yields an error, and the task keeps running. (Nomad 1.11.2's exec
-	// executor hangs on it for ever, and with it the task's stop.)
+	// A missing command is an error, and the task keeps running. (Nomad 1.11.2's exec executor
+	// hangs, and with it the task's stop.)
 	if c.engine == "exec" {
 		return
 	}
@@ -302,7 +302,7 @@ func testRestart(t *testing.T, c *cluster) {
 	must.NoError(t, err)
 	must.False(t, harness.Alive(pid))
 	must.NotEq(t, pid, c.pid(t, alloc, "train"))
-	// It is measured like a new task, and its history continues in the same file.
+	// It is measured like a new task, and its history is appended to the same file.
 	c.waitStatus(t, alloc, "train", "measured anew", func(s status.Status) bool { return s.Reports > 5 && s.Step < 100000 && s.CPUSeconds > 0 })
 }
 
@@ -321,7 +321,7 @@ func testExitCodes(t *testing.T, c *cluster) {
 
 	alloc = c.finish(t, job{id: "exit-0", tasks: []task{{args: []string{"-model", "logreg", "-steps", "60", "-threads", "1", "-wait", "20ms", "-every", "1"}}}})
 	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus, must.Sprint(harness.Events(alloc, "train")))
-	// The files of an ended task stay, with its last figures.
+	// An ended task's files remain, with its last figures.
 	c.waitStatus(t, alloc, "train", "at its last step", func(s status.Status) bool { return s.Step == 60 && s.Reports == 60 })
 }
 
@@ -349,7 +349,7 @@ func testHostVolume(t *testing.T, c *cluster) {
 	must.StrContains(t, string(data), alloc.ID)
 }
 
-// testPorts reaches a task over a dynamic port, mapped on a bridge or on the host.
+// testPorts connects to a task through a dynamic port, mapped on a bridge or on the host.
 func testPorts(t *testing.T, c *cluster) {
 	k := shell("echo hello from $NOMAD_ALLOC_ID > local/index.html; exec busybox httpd -f -p 127.0.0.1:$NOMAD_PORT_http -h local")
 	port := "port \"http\" {}"
@@ -436,8 +436,8 @@ func testRotatedLogs(t *testing.T, c *cluster) {
 	k := shell(`awk 'BEGIN { for (n = 1; n <= 40000; n++) { printf "step=%d total=40000 loss=%.5f %0100d\n", n, 9000 / n, 0 } fflush() }'; sleep 1000`)
 	k.body = "logs {\n max_files = 2\n max_file_size = 1\n}"
 	if c.engine == "docker" {
-		// Docker's own log, by default 2 MiB, must not rotate too: Nomad's files once lacked
-		// its end on a busy machine.
+		// Docker's own log, by default 2 MiB, must not rotate too: Nomad's files could lack its end
+		// on a busy machine.
 		k.config = "logging {\n type = \"json-file\"\n config {\n max-size = \"64m\"\n }\n}"
 	}
 	alloc := c.start(t, job{id: "rotated", body: "", group: "ephemeral_disk {\n size = 20\n}", tasks: []task{k}})

@@ -19,7 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// testLone: a task alone on its node is not limited, growing or converged.
+// testLone: the only task on a node is not limited, growing or converged.
 func testLone(t *testing.T, c *cluster) {
 	for name, k := range map[string]task{"growing": growing("train"), "flat": flat("train")} {
 		t.Run(name, func(t *testing.T) {
@@ -40,7 +40,7 @@ func testLone(t *testing.T, c *cluster) {
 	}
 }
 
-// testCompeting puts growing and flat tasks side by side.
+// testCompeting runs growing and flat tasks concurrently.
 func testCompeting(t *testing.T, c *cluster) {
 	quota := false
 	if node, err := c.agent.Node(t.Context()); err == nil {
@@ -54,8 +54,8 @@ func testCompeting(t *testing.T, c *cluster) {
 	c.waitStatus(t, flatAlloc, "train", "converged", settled("train", "CL"))
 	growAlloc, growPID := run("growing", growing("train"))
 
-	// In weight mode a joining task has its fair share until it is measured, so the kernel's
-	// limits may not change.
+	// In weight mode a joining task has its fair share until it is measured, so the kernel's limits
+	// may not change.
 	converged := func(s status.Status) bool { return s.Category == "CL" && s.Limit.Fraction < 0.9 }
 	st := c.waitStatus(t, flatAlloc, "train", "limited", converged)
 	c.waitStatus(t, growAlloc, "train", "growing", func(s status.Status) bool { return s.Category == "NL" && s.Growth > 0 })
@@ -93,7 +93,7 @@ func testCompeting(t *testing.T, c *cluster) {
 
 	cores := use(t, 12, growPID, flatPID)
 	if quota {
-		// Retry, as other load on the machine distorts the ratio under a ceiling.
+		// Retry: other load on the machine distorts the ratio under a quota.
 		for range 2 {
 			if cores[0]+cores[1] > 0.75*float64(runtime.NumCPU()) {
 				break
@@ -115,8 +115,8 @@ func testCompeting(t *testing.T, c *cluster) {
 		must.Positive(t, kernel(t, flatPID).Throttled)
 	}
 
-	// A third task with twice the CPU gets its entitlement until measured; a ceiling, a
-	// fraction of the pool, is lowered at once.
+	// A third task with twice the CPU gets its entitlement until measured; a quota, a fraction of
+	// the pool, is lowered immediately.
 	changed := watchLimits(t, flatPID)
 	third := growing("train")
 	third.cpu = 800
@@ -195,7 +195,7 @@ func withoutZeros(counts map[string]int) map[string]int {
 	return m
 }
 
-// taskStarted is the start by Nomad's events.
+// taskStarted returns the time of the start in Nomad's events.
 func taskStarted(t *testing.T, alloc *api.Allocation, task string) time.Time {
 	t.Helper()
 	for _, ev := range alloc.TaskStates[task].Events {
@@ -207,7 +207,7 @@ func taskStarted(t *testing.T, alloc *api.Allocation, task string) time.Time {
 	return time.Time{}
 }
 
-// TestQuota tests the papers' hard ceiling with both engines.
+// TestQuota tests the papers' hard limit with both engines.
 func TestQuota(t *testing.T) {
 	for _, engine := range []string{"exec", "docker"} {
 		t.Run(engine, func(t *testing.T) {
@@ -218,7 +218,7 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// TestPolicyNone: limits are released and never set, but everything is measured.
+// TestPolicyNone: limits are released and never set, but tasks are measured.
 func TestPolicyNone(t *testing.T) {
 	c := newCluster(t, newHarness(t), "exec", clusterOptions{settings: map[string]string{"policy": `"none"`}})
 	a := c.start(t, job{id: "growing", tasks: []task{growing("train")}})
@@ -264,7 +264,7 @@ func TestLeftAlone(t *testing.T) {
 	must.Eq(t, 0, after.QuotaCores)
 }
 
-// TestRealTraining runs a learning model beside a converged one.
+// TestRealTraining runs a learning model next to a converged one.
 func TestRealTraining(t *testing.T) {
 	c := newCluster(t, newHarness(t), "exec", clusterOptions{settings: map[string]string{"policy": `"flowcon"`}})
 	// Two trainers per task, one silent, as this model cannot keep two CPUs busy.

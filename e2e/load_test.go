@@ -15,11 +15,11 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// Loads with a given curve that want all of a two-core machine. Reports depend on CPU used
-// only, so slow machines change nothing but the duration.
+// Loads with a given curve that use all of a two-core machine. Reports depend only on CPU used, so
+// slow machines affect only the duration.
 
-// burner computes on two CPUs and reports a loss, an awk expression of the report number n, per
-// 20 ms of CPU.
+// burner computes on two CPUs and reports a loss, an awk expression of the report number n, per 20
+// ms of CPU.
 func burner(name, loss string) task {
 	return task{name: name, command: "/bin/sh", cpu: 400, args: []string{"-c", fmt.Sprintf(
 		`yes > /dev/null & exec awk 'BEGIN { while (1) { for (k = 0; k < 100000; k++) x += k; n++; printf "step=%%d loss=%%.6f\n", n, %s; fflush() } }'`, loss)}}
@@ -35,7 +35,7 @@ func settled(name, category string) func(status.Status) bool {
 	return func(s status.Status) bool { return s.Category == category }
 }
 
-// use measures the processes' CPU until they have used an amount together.
+// use measures the processes' CPU use until they have used a total amount.
 func use(t *testing.T, cpuSeconds float64, pids ...int) []float64 {
 	t.Helper()
 	before := make([]harness.Kernel, len(pids))

@@ -20,7 +20,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestExec and TestDocker run what can share an agent. They compute, so they are not parallel.
+// TestExec and TestDocker run the tests that share an agent. They compute, so they are not
+// parallel.
 
 func TestExec(t *testing.T)   { testEngine(t, "exec", harness.DockerOptions{}) }
 func TestDocker(t *testing.T) { testEngine(t, "docker", harness.DockerOptions{LiveRestore: true}) }

@@ -32,12 +32,12 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// monitoring is what the packages bring for Prometheus and Grafana.
+// monitoring is the packages' configuration for Prometheus and Grafana.
 const monitoring = "../packaging/monitoring"
 
-// TestMetrics has a real Prometheus scrape driver, GPU plugin and shim while jobs run, with
-// the configuration that is published: every query of the dashboard, every recording rule,
-// and whatever an alert compares has data.
+// TestMetrics has a real Prometheus scrape driver, GPU plugin and shim while jobs run, with the
+// published configuration: every query of the dashboard, every recording rule and every operand of
+// an alert has data.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"prometheus", "promtool"} {
@@ -60,8 +60,8 @@ func TestMetrics(t *testing.T) {
 	runShims(t, c, "shim")
 	p := startPrometheus(t, n.h, addresses)
 
-	// Everything happens at least once.
-	n.start(t, optIn(trainee("grows"))) // about which the shim decides
+	// Cause every event at least once.
+	n.start(t, optIn(trainee("grows"))) // categorised by the shim
 	n.finish(t, job{id: "ends", tasks: []task{shell("for i in 1 2 3 4 5; do echo step=$i/5 loss=$((9 - i)); sleep 1; done")}})
 	low, high := n.pair(t, "low", "high")
 	p.becomes(t, `ebbtide_gpu_containers{state="parked"} == 1`)
@@ -102,7 +102,7 @@ func TestMetrics(t *testing.T) {
 		checkMetrics(t, job, address)
 	}
 
-	// Killed plugins are scraped again, and begin with what runs.
+	// Restarted plugins are scraped again, and start with the running tasks.
 	for _, name := range []string{"ebbtide-driver", "ebbtide-gpu"} {
 		pids := n.agent.PluginPIDs(name)
 		must.Len(t, 1, pids)
@@ -116,11 +116,11 @@ func TestMetrics(t *testing.T) {
 	n.succeeds(t, low)
 }
 
-// prometheus is a running one.
+// prometheus is a running server.
 type prometheus struct{ url string }
 
-// startPrometheus starts one with the published configuration, at other addresses and
-// faster.
+// startPrometheus starts a server with the published configuration, except for addresses and
+// intervals.
 func startPrometheus(t *testing.T, h *harness.Harness, addresses map[string]string) prometheus {
 	t.Helper()
 	published, err := os.ReadFile(filepath.Join(monitoring, "scrape.yml"))
@@ -195,7 +195,7 @@ func (p prometheus) query(t *testing.T, expr string) (values []float64) {
 	return values
 }
 
-// finite returns why an expression has no data.
+// finite reports why an expression has no data.
 func (p prometheus) finite(t *testing.T, expr string) error {
 	t.Helper()
 	values := p.query(t, expr)
@@ -205,7 +205,7 @@ func (p prometheus) finite(t *testing.T, expr string) error {
 	return nil
 }
 
-// value is the only value of an expression.
+// value returns the only value of an expression.
 func (p prometheus) value(t *testing.T, expr string) float64 {
 	t.Helper()
 	values := p.query(t, expr)
@@ -224,7 +224,7 @@ func (p prometheus) becomes(t *testing.T, comparison string) {
 	})
 }
 
-// becomesEmpty waits until nothing matches.
+// becomesEmpty waits until an expression has no series.
 func (p prometheus) becomesEmpty(t *testing.T, expr, what string) {
 	t.Helper()
 	eventually(t, what, func() error {
@@ -235,7 +235,7 @@ func (p prometheus) becomesEmpty(t *testing.T, expr, what string) {
 	})
 }
 
-// rules are the expressions of the recording rules, and what alerts compare.
+// rules returns the expressions of the recording rules, and the operands of the alerts.
 func (p prometheus) rules(t *testing.T) (queries []string) {
 	t.Helper()
 	body, err := p.get("/api/v1/rules", nil)
@@ -265,7 +265,7 @@ func (p prometheus) rules(t *testing.T) (queries []string) {
 	return queries
 }
 
-// operands are the vectors that an expression compares: they exist whether it holds or not.
+// operands returns the vectors that an expression compares, which exist whether it holds or not.
 func operands(e parser.Expr) []string {
 	switch e := e.(type) {
 	case *parser.ParenExpr:
@@ -280,7 +280,7 @@ func operands(e parser.Expr) []string {
 	return []string{e.String()}
 }
 
-// dashboard are the queries of the dashboard's panels, as Grafana would send them.
+// dashboard returns the queries of the dashboard's panels, as Grafana would send them.
 func dashboard(t *testing.T) []string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(monitoring, "dashboard.json"))
@@ -298,7 +298,7 @@ func dashboard(t *testing.T) []string {
 	return slices.Sorted(maps.Keys(queries))
 }
 
-// checkMetrics has promtool look at what a process exports.
+// checkMetrics runs promtool on the metrics that a process exports.
 func checkMetrics(t *testing.T, job, address string) {
 	t.Helper()
 	resp, err := http.Get("http://" + address + "/metrics")

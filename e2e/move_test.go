@@ -86,7 +86,7 @@ func testMoveBetweenNodes(t *testing.T, first, second *cluster) {
 			}
 		}
 		must.Eq(t, 1, running)
-		// It continues, and is not restarted by the job's last change.
+		// It continues, and the job's last change does not restart it.
 		to.waitStatus(t, alloc, "train", "learning on", func(s status.Status) bool { return s.Alloc == alloc.ID && s.Step > k.Step+20 })
 		now, _, err := first.agent.API.Allocations().Info(alloc.ID, nil)
 		must.NoError(t, err)
@@ -121,7 +121,7 @@ func testMoveShared(t *testing.T, first, second *cluster) {
 	must.Eq(t, "/models/model.ckpt", result.Tasks[0].Path)
 	must.GreaterEq(t, result.Tasks[0].Saved, result.Tasks[0].Step)
 
-	// A path outside of all volumes is rejected.
+	// A path outside all volumes is rejected.
 	k.config = strings.ReplaceAll(k.config, "/models/", "/elsewhere/")
 	j.id = "sharer-nowhere"
 	failed := first.finish(t, j)
@@ -129,7 +129,7 @@ func testMoveShared(t *testing.T, first, second *cluster) {
 	must.StrContains(t, strings.Join(harness.Events(failed, "train"), "\n"), `checkpoint.path: "/elsewhere/model.ckpt" is not in a volume_mount of the task`)
 }
 
-// testMoveRefused: refused moves change nothing.
+// testMoveRefused: refused moves have no effect.
 func testMoveRefused(t *testing.T, first, second *cluster) {
 	pinned := func(j job) job {
 		j.body = "constraint {\n attribute = \"${node.unique.name}\"\n value = \"" + first.agent.Name + "\"\n}"

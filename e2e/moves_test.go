@@ -18,7 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// moveTests send the move's signals by hand.
+// moveTests send the signals of a move directly.
 func moveTests() map[string]func(*testing.T, *cluster) {
 	return map[string]func(*testing.T, *cluster){
 		"called off":     testMoveCalledOff,
@@ -29,7 +29,7 @@ func moveTests() map[string]func(*testing.T, *cluster) {
 	}
 }
 
-// The save handler: it writes its step to a temporary file, then renames it.
+// The save handler writes its step to a temporary file, then renames it.
 const saveScript = `trap 'echo $n > $d/tmp; mv $d/tmp $d/ckpt-$n' USR1
 `
 
@@ -71,7 +71,7 @@ func testMoveCalledOff(t *testing.T, c *cluster) {
 	must.Len(t, 1, step)
 	must.Eq(t, "ckpt-"+step[0], saved)
 
-	// It uses no CPU; earlier output is read in the meantime.
+	// It uses no CPU; meanwhile, earlier output is read.
 	used := kernel(t, c.pid(t, g.alloc, "train")).CPU
 	time.Sleep(time.Second)
 	must.Eq(t, used, kernel(t, c.pid(t, g.alloc, "train")).CPU)
@@ -114,7 +114,7 @@ func testMoveDoesNotSave(t *testing.T, c *cluster) {
 	must.SliceEmpty(t, plain.lines(t, "signals"), must.Sprint("Nomad's exec driver would have sent SIGINT"))
 }
 
-// testMoveSavesAndEnds: a trainer that exits after saving resumes if there is no move.
+// testMoveSavesAndEnds: a trainer that exits after saving is restarted if there is no move.
 func testMoveSavesAndEnds(t *testing.T, c *cluster) {
 	g := startGoal(t, c, "move-ends", movable("trap 'echo $n > $d/tmp; mv $d/tmp $d/ckpt-$n; exit 0' TERM\n", "2s", `signal = "SIGTERM"`))
 	g.reporting(t)
@@ -129,8 +129,8 @@ func testMoveSavesAndEnds(t *testing.T, c *cluster) {
 	})
 }
 
-// testMovePluginKilled: after a kill with frozen tasks, the next plugin thaws them at the end
-// of their lease, or stops them.
+// testMovePluginKilled: after a kill with frozen tasks, the next plugin thaws them at the end of
+// their lease, or stops them.
 func testMovePluginKilled(t *testing.T, c *cluster) {
 	g := startGoal(t, c, "move-killed", movable(saveScript, "8s"))
 	stopped := startGoal(t, c, "move-killed-stopped", movable(saveScript, "10m"))

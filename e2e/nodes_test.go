@@ -19,12 +19,12 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// TestTwoNodes: two clients on one machine manage and count their own tasks only.
+// TestTwoNodes: two clients on one machine manage and count only their own tasks.
 func TestTwoNodes(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	shared := map[string]string{"models": t.TempDir()} // as on NFS
-	address := freeAddress(t)                          // of both, by mistake
+	address := freeAddress(t)                          // the same for both, by mistake
 	settings := map[string]string{"metrics_address": quote(address)}
 	first := newCluster(t, h, "exec", clusterOptions{settings: settings, agent: harness.AgentConfig{HostVolumes: shared}})
 	second := newCluster(t, h, "exec", clusterOptions{settings: settings, agent: harness.AgentConfig{Join: first.agent, HostVolumes: shared}})

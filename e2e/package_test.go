@@ -24,7 +24,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// machine is an overlay of this Debian system for installing packages.
+// machine is an overlay of this Debian system, for installing packages.
 type machine struct{ root string }
 
 func newMachine(t *testing.T) machine {
@@ -78,7 +78,7 @@ func (m machine) install(t *testing.T, deb string) string {
 	return m.run(t, "dpkg", "--path-include=/usr/share/*", "--install", "/tmp/ebbtide.deb")
 }
 
-// here runs the installed command on the host, where the agent is.
+// here runs the installed command on the host, where the agent runs.
 func (m machine) here(t *testing.T, args ...string) (out string, err error) {
 	t.Helper()
 	cmd := exec.Command(m.path("usr/bin/ebbtide"), args...)
@@ -127,7 +127,7 @@ func TestPackage(t *testing.T) {
 	}
 	c := &cluster{h: h, agent: agent, engine: "exec", driver: "ebbtide"}
 
-	// Installing changes nothing of Nomad's, and prints the next step.
+	// Installing does not change Nomad's configuration, and prints the next step.
 	must.StrContains(t, m.install(t, before), "ebbtide setup ")
 	version := func() string { return m.run(t, "dpkg-query", "-W", "-f", "${Version}", "ebbtide") }
 	versionBefore := version()
@@ -181,7 +181,7 @@ func TestPackage(t *testing.T) {
 	must.StrHasSuffix(t, "dry_run = true\n", string(now))
 	must.True(t, harness.Alive(pid))
 	must.Eq(t, plugins, m.plugins(t))
-	// The old plugin keeps running; what it executes is the new file.
+	// The old plugin keeps running; it executes the new file for other commands.
 	short := c.finish(t, job{id: "package-short", tasks: []task{shell("echo step=1 loss=1")}})
 	must.Eq(t, api.AllocClientStatusComplete, short.ClientStatus)
 
@@ -197,7 +197,7 @@ func TestPackage(t *testing.T) {
 	must.Eq(t, pid, c.pid(t, alloc, "train"))
 	doctor()
 
-	// Removed as documented, the restarted agent runs without it.
+	// After the documented removal, the restarted agent runs without it.
 	c.stop(t, "package")
 	m.run(t, "dpkg", "--remove", "ebbtide")
 	restart()
@@ -218,7 +218,7 @@ func TestPackage(t *testing.T) {
 	}
 }
 
-// semantic is the program version of a Debian package's version.
+// semantic returns the program version of a Debian package's version.
 func semantic(deb string) string {
 	v, _, _ := strings.Cut(deb, "-")
 	return strings.Replace(v, "~", "-", 1)

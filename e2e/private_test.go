@@ -24,8 +24,8 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// TestPrivate: tasks cannot read or write the private directory, jobs that mount it are
-// rejected, and Nomad's file API serves it.
+// TestPrivate: tasks cannot read or write the private directory, jobs that mount it are rejected,
+// and Nomad's file API serves it.
 func TestPrivate(t *testing.T) {
 	for _, engine := range []string{"exec", "docker"} {
 		t.Run(engine, func(t *testing.T) { testPrivate(t, newCluster(t, newHarness(t), engine, clusterOptions{})) })

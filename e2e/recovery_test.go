@@ -76,8 +76,8 @@ func (p *pair) untouched(t *testing.T) {
 	}
 }
 
-// limitsKept checks, until a condition holds, that the flat task stays limited, apart from
-// small changes.
+// limitsKept checks, until a condition holds, that the flat task stays limited, apart from small
+// changes.
 func (p *pair) limitsKept(t *testing.T, what string, until func() error) {
 	t.Helper()
 	eventually(t, what, func() error {
@@ -87,7 +87,7 @@ func (p *pair) limitsKept(t *testing.T, what string, until func() error) {
 	})
 }
 
-// goesOn checks that the loop has its state and works.
+// goesOn checks that the loop has kept its state and works.
 func (p *pair) goesOn(t *testing.T) {
 	t.Helper()
 	var st status.Status
@@ -109,7 +109,7 @@ func (p *pair) goesOn(t *testing.T) {
 		}
 		return nil
 	})
-	// Without the growing task the limit is restored.
+	// Without the growing task the limit is released.
 	p.untouched(t)
 	p.c.stop(t, "growing")
 	must.False(t, harness.Alive(p.growPID))
@@ -144,7 +144,7 @@ func testAgentKilled(t *testing.T, c *cluster, withPlugin bool) {
 	p := startPair(t, c)
 	pids := c.agent.PluginPIDs("ebbtide-driver")
 	must.Len(t, 1, pids)
-	must.NoError(t, c.agent.Process().Signal(unix.SIGSTOP)) // it must not restart the plugin yet
+	must.NoError(t, c.agent.Process().Signal(unix.SIGSTOP)) // to delay the plugin's restart
 	if withPlugin {
 		must.NoError(t, unix.Kill(pids[0], unix.SIGKILL))
 	}

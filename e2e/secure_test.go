@@ -26,8 +26,8 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// TestSecure runs the shim on three nodes with ACLs and mTLS: as a program with a token, then
-// as a Nomad job with a workload identity.
+// TestSecure runs the shim on three nodes with ACLs and mTLS: as a program with a token, then as a
+// Nomad job with a workload identity.
 func TestSecure(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t)
@@ -69,7 +69,7 @@ func (s *secured) node(t *testing.T, h *harness.Harness, engine string, agent ha
 	return c
 }
 
-// installed mounts the command into exec's chroot.
+// installed mounts the command in exec's chroot.
 func installed(cli string) map[string]string { return map[string]string{cli: "/usr/bin/ebbtide"} }
 
 func (s *secured) join(t *testing.T, engine string) {
@@ -77,12 +77,12 @@ func (s *secured) join(t *testing.T, engine string) {
 	s.node(t, s.h, engine, harness.AgentConfig{Join: s.agent})
 }
 
-// product is a file of the repository.
+// product returns the path of a file in the repository.
 func (s *secured) product(path ...string) string {
 	return filepath.Join(append([]string{s.h.Tools.Root}, path...)...)
 }
 
-// newToken makes a token with the shim's policy, modified by change.
+// newToken creates a token with the shim's policy, changed by but.
 func (s *secured) newToken(t *testing.T, name string, ttl time.Duration, but string) string {
 	t.Helper()
 	rules, err := os.ReadFile(s.product("jobspecs", "acl", "shim.hcl"))
@@ -210,7 +210,7 @@ func converged(id string, migrates bool) job {
 	return trainee(id)
 }
 
-// fill starts two converged trainings, one of them movable, beside two that learn.
+// fill starts two converged trainings, one of them movable, next to two that learn.
 func (s *secured) fill(t *testing.T) *api.Allocation {
 	t.Helper()
 	moves := s.start(t, converged("moves", true))
@@ -307,8 +307,7 @@ func (s *secured) endShim(t *testing.T, p *harness.Process) {
 	must.StrNotContains(t, string(out), s.token)
 }
 
-// testProgram runs two shims: one moves the movable job, and the other takes over when it
-// stops.
+// testProgram runs two shims: one moves the movable job, and the other takes over when it stops.
 func (s *secured) testProgram(t *testing.T, moves *api.Allocation) {
 	leads := s.shim(t, "shim-1")
 	waitLine(t, leads, "following the cluster")
@@ -323,7 +322,7 @@ func (s *secured) testProgram(t *testing.T, moves *api.Allocation) {
 	s.endShim(t, next)
 }
 
-// testJob runs the product's jobspec.
+// testJob runs the jobspec of the package.
 func (s *secured) testJob(t *testing.T) {
 	s.takes(t, false)
 	more := s.start(t, converged("moves-too", true))
@@ -350,7 +349,7 @@ func (s *secured) testJob(t *testing.T) {
 		logs, err = s.shims(t, name)
 		return err
 	})
-	s.nomad(t, "alloc", "logs", "-stderr", "-job", name) // as the file's comment says
+	s.nomad(t, "alloc", "logs", "-stderr", "-job", name) // as in the file's comment
 	s.waitMoved(t, more)
 
 	_, _, err = s.agent.API.Jobs().Deregister(name, false, nil)
@@ -365,7 +364,7 @@ func (s *secured) testJob(t *testing.T) {
 	}
 }
 
-// takes sets the eligibility of all nodes but the first.
+// takes sets the eligibility of all nodes except the first.
 func (s *secured) takes(t *testing.T, yes bool) {
 	t.Helper()
 	for id := range s.nodes {
@@ -376,8 +375,8 @@ func (s *secured) takes(t *testing.T, yes bool) {
 	}
 }
 
-// shims returns the shim allocations' logs, or an error unless one leads, another stands by,
-// and both are healthy.
+// shims returns the shim allocations' logs, or an error unless one leads, another stands by, and
+// both are healthy.
 func (c *cluster) shims(t *testing.T, jobID string) (logs map[string]string, err error) {
 	ctx := deadline(t, stepDeadline)
 	stubs, err := c.agent.Allocs(ctx, jobID)

@@ -26,10 +26,10 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// serveArgs make batches of some tenths of a second.
+// serveArgs result in batches of some tenths of a second.
 const serveArgs = "serve -model mlp -threads 2 -work 200 -report 500ms"
 
-// service is an inference service that wants two CPUs, with a client that requests batches in
+// service returns an inference service that uses two CPUs, with a client that requests batches in
 // sequence. The response time is read from its output or histogram.
 func (c *cluster) service(id string, target float64, histogram bool) job {
 	serve := shell("exec trainer " + serveArgs + " -listen $NOMAD_ADDR_http")
@@ -63,12 +63,12 @@ func (c *cluster) keeps(t *testing.T, alloc *api.Allocation, task, what string, 
 	})
 }
 
-// crowded reports whether processes outside of the node take the service's CPU.
+// crowded reports whether processes outside Nomad take the service's CPU.
 func crowded(s status.Status) bool {
 	return s.Class == "B" && s.Limit.Fraction > 0.6 && s.Use < s.Limit.Fraction*3/4
 }
 
-// responseAlone is a batch's duration on an idle machine.
+// responseAlone returns a batch's duration on an idle machine.
 func responseAlone(t *testing.T) float64 {
 	t.Helper()
 	root, err := harness.FindRoot()
@@ -104,7 +104,7 @@ func responseAlone(t *testing.T) float64 {
 
 func satisfied(s status.Status) bool { return s.Class == "S" || s.Class == "G" }
 
-// TestServices: beside training jobs a service regains its target, and they get the rest.
+// TestServices: next to training jobs a service regains its target, and they get the rest.
 func TestServices(t *testing.T) {
 	alone := responseAlone(t)
 	for _, mode := range []string{"weight", "quota"} {
@@ -112,7 +112,7 @@ func TestServices(t *testing.T) {
 			c := newCluster(t, newHarness(t), "exec", clusterOptions{settings: map[string]string{
 				"mode": quote(mode), "max_interval": `"4s"`, "quota_min_cores": "0.1",
 			}})
-			// Two fifths of the machine suffice, a third does not.
+			// Two fifths of the machine are enough, a third is not.
 			target := 2.5 * alone
 			svc := c.start(t, c.service("service", target, mode == "weight"))
 			pid := c.pid(t, svc, "serve")
@@ -138,7 +138,7 @@ func TestServices(t *testing.T) {
 			}
 			t.Logf("beside training a batch takes %.3f s, with %.0f %% of the pool", st.Target.Response, 100*st.Limit.Fraction)
 			must.Between(t, 1.0/6, float64(st.Limit.Fraction), 0.8)
-			// The pool is divided fully, and each task has the floor.
+			// The whole pool is divided, and each task has its floor.
 			shared(t, c, map[*api.Allocation]string{svc: "serve", grow: "train", flatAlloc: "train"})
 			if mode == "weight" {
 				sum := kernel(t, pid).Shares + kernel(t, growPID).Shares + kernel(t, flatPID).Shares
@@ -149,7 +149,7 @@ func TestServices(t *testing.T) {
 			}
 			cores := use(t, 12, pid, growPID, flatPID)
 			t.Logf("service %.2f, growing %.2f, converged %.2f cores", cores[0], cores[1], cores[2])
-			// At the service's bound both are at the floor.
+			// At the service's bound both have their floor.
 			must.Greater(t, 0.8*cores[2], cores[1])
 			eventually(t, "the growing task has no less than the converged one", func() error {
 				a, err := c.status(t, grow, "train")

@@ -32,7 +32,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// TestShim: a converged training beside two that learn moves to an empty node, once.
+// TestShim: a converged training next to two that learn moves to an empty node, once.
 func TestShim(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -44,14 +44,14 @@ func TestShim(t *testing.T) {
 	c.Web.Address = ""
 	c.Nomad.Address = first.agent.Addr
 
-	// Three on one node. The movable one has converged before the others start.
+	// Three run on one node. The movable one has converged before the others start.
 	flat := optIn(trainee("flat"))
 	alloc := first.start(t, flat)
 	var others []string
 	var grows *api.Allocation
 	for i := range 2 {
 		id := fmt.Sprintf("grows-%d", i)
-		// It moves by the same fraction of its range with each report.
+		// The value changes by the same fraction of its range with each report.
 		grows = first.start(t, job{id: id, tasks: []task{shell(`n=0; v=-100
 while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`)}})
 		others = append(others, id)
@@ -111,8 +111,8 @@ func runShims(t *testing.T, c config.Config, names ...string) (stop func()) {
 	return stop
 }
 
-// testShimPlaces: Nomad places a job beside two that learn; once a better node exists and the
-// job reports, the shim moves it.
+// testShimPlaces: Nomad places a job next to two that learn; once a better node exists and the job
+// reports, the shim moves it.
 func testShimPlaces(t *testing.T, first, second *cluster, grows, flat *api.Allocation) {
 	growth := func(alloc *api.Allocation) (sum float64, err error) {
 		st, err := first.status(t, alloc, "train")
@@ -121,7 +121,7 @@ func testShimPlaces(t *testing.T, first, second *cluster, grows, flat *api.Alloc
 		}
 		return sum, err
 	}
-	// It may have seemed to grow after the move.
+	// The moved one may first seem to grow.
 	eventually(t, "the other node has hardly any growth", func() error {
 		most, err := growth(grows)
 		if err != nil {
@@ -143,15 +143,15 @@ func testShimPlaces(t *testing.T, first, second *cluster, grows, flat *api.Alloc
 	first.stop(t, "fresh")
 }
 
-// sizedJob uses all of one core, and its end is known.
+// sizedJob uses all of one core, and has a known end.
 func sizedJob(id string) job {
 	j := optIn(trainee(id))
 	j.tasks[0].args[1] = strings.ReplaceAll(j.tasks[0].args[1], "-steps 0 -wait 20ms -every 1", "-steps 200000 -every 50")
 	return j
 }
 
-// TestRelocate: a training beside three busy tasks moves to the other node, where it finishes
-// sooner. Before, a run there gets the history of one here.
+// TestRelocate: a training next to three busy tasks moves to the other node, where it finishes
+// sooner. Before that, a run there gets the cost of an earlier run here.
 func TestRelocate(t *testing.T) {
 	h := newHarness(t)
 	first := newCluster(t, h, "exec", clusterOptions{})
@@ -242,8 +242,7 @@ func movesOf(t *testing.T, a *harness.Agent, id string) (rows string) {
 	return rows
 }
 
-// testShimReleases: held jobs go to the node with less growth to share with, or where Nomad
-// decides.
+// testShimReleases: held jobs are placed on the node with less growth, or where Nomad decides.
 func testShimReleases(t *testing.T, first, second *cluster) {
 	held := func(id, group string) job {
 		j := trainee(id)
@@ -273,7 +272,7 @@ func testShimReleases(t *testing.T, first, second *cluster) {
 	first.stop(t, "held")
 }
 
-// shimToKill has a lock that is free soon after a kill.
+// shimToKill has a lock that expires soon after a kill.
 const shimToKill = `
 interval = "1s"
 nomad {
@@ -292,8 +291,8 @@ relocation {
 }
 `
 
-// testShimKilled kills a shim right after it has bound a job: the job runs on the target, once,
-// and the next shim unbinds it.
+// testShimKilled kills a shim right after it has bound a job: the job runs on the target, once, and
+// the next shim unbinds it.
 func testShimKilled(t *testing.T, first, second *cluster) {
 	cliPath, err := first.h.Tools.CLI(deadline(t, startDeadline))
 	must.NoError(t, err)

@@ -68,7 +68,7 @@ func measured(t *testing.T, c *cluster, alloc *api.Allocation, metric string) {
 	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot read its progress"))
 }
 
-// endpoint returns the network and listen address of a task that serves at port "metrics".
+// endpoint returns the network and listen address of a task that serves metrics at port "metrics".
 func (c *cluster) endpoint(t *testing.T) (group, config, listen string) {
 	t.Helper()
 	if c.engine != "docker" {
@@ -114,8 +114,8 @@ func testService(t *testing.T, c *cluster) {
 	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot read its progress"))
 }
 
-// testEndpointHTML: an endpoint that serves HTML is reported once, without secrets in the
-// address, and the task keeps running.
+// testEndpointHTML: an endpoint that serves HTML is reported once, without secrets in the address,
+// and the task keeps running.
 func testEndpointHTML(t *testing.T, c *cluster) {
 	group, config, listen := c.endpoint(t)
 	k := shell("mkdir -p /local/www; echo '<html>sign in</html>' > /local/www/index.html; exec busybox httpd -f -h /local/www -p " + listen)
@@ -136,7 +136,7 @@ type written struct {
 	c       *cluster
 	alloc   *api.Allocation
 	path    string
-	reports int64 // so far
+	reports int64 // number so far
 }
 
 func startWritten(t *testing.T, c *cluster, id, format string) *written {
@@ -159,7 +159,7 @@ func (w *written) write(t *testing.T, path string, flags int, text string) {
 	must.NoError(t, f.Close())
 }
 
-// follows waits until that many more reports are read, each once.
+// follows waits until more further reports are read, each once.
 func (w *written) follows(t *testing.T, what string, more int64, step, loss float64) {
 	t.Helper()
 	w.reports += more
@@ -190,8 +190,8 @@ func testFileChanges(t *testing.T, c *cluster, format, header string, row func(s
 	must.Eq(t, 0, countEvents(t, c, w.alloc, "train", "cannot read its progress"))
 }
 
-// testFileHostile replaces the file by a FIFO, which blocks open, and by a link out of the
-// task's directories.
+// testFileHostile replaces the file with a FIFO, which blocks open, and a symlink out of the task's
+// directories.
 func testFileHostile(t *testing.T, c *cluster) {
 	for name, script := range map[string]string{
 		"fifo": "mkfifo /alloc/data/m.jsonl",
@@ -208,7 +208,7 @@ func testFileHostile(t *testing.T, c *cluster) {
 	}
 }
 
-// testEventsDamaged: a truncated record is waited for; a corrupt byte is reported with its
+// testEventsDamaged: the rest of a truncated record is awaited; a corrupt byte is reported with its
 // position.
 func testEventsDamaged(t *testing.T, c *cluster) {
 	trainer, err := c.h.Tools.Trainer(deadline(t, startDeadline))

@@ -26,8 +26,8 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// Loads that report the value of the file "value" in the shared directory. Each start adds a
-// line to "starts", each signal one to "signals".
+// These loads report the value in the file "value" of the shared directory. Each start adds a line
+// to "starts", each signal one to "signals".
 const (
 	preamble = `d=$NOMAD_ALLOC_DIR/data; echo start >> $d/starts
 trap 'echo USR1 >> $d/signals' USR1
@@ -93,12 +93,12 @@ func retried(id string, k task) job {
 	return job{id: id, retry: true, group: retryPolicy, tasks: []task{k}}
 }
 
-// data is a path in the shared directory, on the host.
+// data returns a path in the shared directory, on the host.
 func (g goal) data(name string) string {
 	return filepath.Join(g.c.agent.AllocDir(g.alloc.ID), "alloc", "data", name)
 }
 
-// put replaces a file there.
+// put replaces a file in the shared directory.
 func (g goal) put(t *testing.T, name, content string) {
 	t.Helper()
 	must.NoError(t, os.WriteFile(g.data(name+".new"), []byte(content+"\n"), 0o644))
@@ -115,7 +115,7 @@ func (g goal) lines(t *testing.T, name string) []string {
 	return strings.Fields(string(data))
 }
 
-// reporting waits until the task's values are read.
+// reporting waits until the task's reports are read.
 func (g goal) reporting(t *testing.T) {
 	t.Helper()
 	g.c.waitStatus(t, g.alloc, "train", "measured in training", func(s status.Status) bool {
@@ -150,7 +150,7 @@ func (g goal) marker(t *testing.T, name string) (m struct {
 	return m
 }
 
-// succeeded checks that the job has completed for good.
+// succeeded checks that the job has completed and is not restarted.
 func (g goal) succeeded(t *testing.T) *api.Allocation {
 	t.Helper()
 	ctx := deadline(t, startDeadline)
@@ -174,7 +174,7 @@ func (g goal) succeeded(t *testing.T) *api.Allocation {
 	must.Positive(t, ended, events)
 	must.Eq(t, []string{"start"}, g.lines(t, "starts"), must.Sprint("starts of the process"), events)
 	must.Eq(t, "", alloc.FollowupEvalID, events)
-	// The server has nothing left to do either.
+	// The server has no pending work for it.
 	must.NoError(t, harness.Poll(ctx, "the job is dead", func(context.Context) error {
 		j, _, err := g.c.agent.API.Jobs().Info(alloc.JobID, nil)
 		if err == nil && *j.Status != "dead" {
@@ -224,7 +224,7 @@ func testTargets(t *testing.T, c *cluster) {
 		}
 		return nil
 	})
-	// A worse value reverts nothing, and causes no event.
+	// A worse value changes no state and emits no event.
 	g.put(t, "value", "100000")
 	c.waitStatus(t, g.alloc, "train", "worse, and acceptable", func(s status.Status) bool {
 		return s.Target.State == "acceptable" && s.Value > 50000
@@ -279,7 +279,7 @@ func TestTargetsAndSources(t *testing.T) {
 	}
 }
 
-// targetTests need no undisturbed agent.
+// targetTests tolerate other tests on their agent.
 func targetTests() map[string]func(*testing.T, *cluster) {
 	return map[string]func(*testing.T, *cluster){
 		"deaf":                  testTargetDeaf,
@@ -293,19 +293,20 @@ func targetTests() map[string]func(*testing.T, *cluster) {
 	}
 }
 
-// testTargetDeaf: a task that ignores the signal is killed after its grace, and has succeeded.
+// testTargetDeaf: a task that ignores the signal is killed after its grace period, and has
+// succeeded.
 func testTargetDeaf(t *testing.T, c *cluster) {
 	g := startGoal(t, c, "deaf", withTargets(shell(preamble+deaf+patient), "", "50", "grace = \"1s\"\nstop_signal = \"SIGTERM\""))
 	g.reporting(t)
 	pid := c.pid(t, g.alloc, "train")
-	g.put(t, "value", "50") // equality suffices
+	g.put(t, "value", "50") // equality is enough
 	g.checkNoRestart(t)
 	must.False(t, harness.Alive(pid))
 	// Docker sends another TERM before it kills.
 	must.Eq(t, []string{"TERM"}, slices.Compact(g.lines(t, "signals")))
 }
 
-// testTargetAtOnce: a task that has reached both targets at the first report has one event, the
+// testTargetAtOnce: a task that reaches both targets with its first report has one event, the
 // objective's.
 func testTargetAtOnce(t *testing.T, c *cluster) {
 	k := withTargets(shell(preamble+saves+strings.Replace(patient, "v=100", "v=1", 1)), "50", "10", "")
@@ -316,7 +317,7 @@ func testTargetAtOnce(t *testing.T, c *cluster) {
 	must.Eq(t, 0, countEvents(t, c, g.alloc, "train", "acceptable target"))
 }
 
-// testTargetHold: noise that touches a target does not count.
+// testTargetHold: noise that briefly reaches a target does not count.
 func testTargetHold(t *testing.T, c *cluster) {
 	k := withTargets(shell(preamble+saves+`n=0
 while [ ! -e $d/good ]; do for v in 40 40 60; do n=$((n+1)); echo step=$n loss=$v; sleep 0.05; done; done
@@ -349,7 +350,7 @@ func testTargetAccuracy(t *testing.T, c *cluster) {
 	must.Eq(t, 0.95, g.marker(t, "objective").Value)
 }
 
-// testTargetPauses: another metric than the declared one does not reach the objective.
+// testTargetPauses: a metric other than the declared one does not reach the objective.
 func testTargetPauses(t *testing.T, c *cluster) {
 	other := strings.Replace(patient, "while :;", `while [ ! -e $d/value ];`, 1)
 	other = strings.Replace(other, "echo step=$n loss=$v", `echo "{\"step\": $n, \"val\": {\"loss\": 1}}"`, 1)
@@ -378,7 +379,7 @@ exec trainer -model logreg -threads 1 -steps 0 -every 5 -wait 10ms -metric both 
 	must.Between(t, 1, m.Value, 1.3)
 }
 
-// testTargetRestarted: a manual restart during the grace does not start the task again.
+// testTargetRestarted: a manual restart during the grace period does not restart the task.
 func testTargetRestarted(t *testing.T, c *cluster) {
 	g := startGoal(t, c, "restarted", withTargets(shell(preamble+savesLong+patient), "", "50", `grace = "60s"`))
 	g.reporting(t)
@@ -419,7 +420,7 @@ func inGrace(t *testing.T, goals ...goal) {
 	}
 }
 
-// slow saves until the test lets it end.
+// slow returns a goal that saves until the test ends it.
 func slow(t *testing.T, c *cluster, id string) goal {
 	t.Helper()
 	return startGoal(t, c, id, withTargets(shell(preamble+savesLong+patient), "", "50", "grace = \"10m\"\nstop_signal = \"SIGTERM\""))
@@ -445,8 +446,8 @@ func ended(t *testing.T, pid int) {
 	})
 }
 
-// testTargetPluginKilled kills the plugin once an objective is recorded, before or while it
-// stops the task. Progress files are read on from the same position.
+// testTargetPluginKilled kills the plugin once an objective is recorded, before or while it stops
+// the task. Progress files are read on from the same position.
 func testTargetPluginKilled(t *testing.T, c *cluster) {
 	file := startWritten(t, c, "killed-file", "jsonl")
 	file.write(t, file.path, 0, "{\"step\": 1, \"loss\": 9}\n{\"step\": 2, \"loss\": 8}\n{\"step\": 3, \"lo")
@@ -477,8 +478,8 @@ func testTargetPluginKilled(t *testing.T, c *cluster) {
 	}
 }
 
-// testTargetAgentKilled kills the agent during the grace. The plugin lives, stops the tasks,
-// and one more that reaches its objective.
+// testTargetAgentKilled kills the agent during the grace period. The plugin survives, and stops the
+// tasks, including one that reaches its objective then.
 func testTargetAgentKilled(t *testing.T, c *cluster) {
 	early, late, alone := slow(t, c, "agent-early"), slow(t, c, "agent-late"), slow(t, c, "agent-alone")
 	alone.reporting(t)
@@ -500,8 +501,8 @@ func testTargetAgentKilled(t *testing.T, c *cluster) {
 	}
 }
 
-// testTargetBothKilled kills agent and plugin during the grace: one task ends in between, one
-// vanishes, one ends afterwards.
+// testTargetBothKilled kills agent and plugin during the grace period: one task ends in between,
+// one is lost, one ends afterwards.
 func testTargetBothKilled(t *testing.T, c *cluster) {
 	early, gone, late := slow(t, c, "both-early"), slow(t, c, "both-gone"), slow(t, c, "both-late")
 	inGrace(t, early, gone, late)
@@ -511,7 +512,7 @@ func testTargetBothKilled(t *testing.T, c *cluster) {
 	earlyPID, gonePID := c.pid(t, early.alloc, "train"), c.pid(t, gone.alloc, "train")
 	plugins := c.agent.PluginPIDs("ebbtide-driver")
 	must.Len(t, 1, plugins)
-	must.NoError(t, c.agent.Process().Signal(unix.SIGSTOP)) // it must not restart the plugin yet
+	must.NoError(t, c.agent.Process().Signal(unix.SIGSTOP)) // to delay the plugin's restart
 	must.NoError(t, unix.Kill(plugins[0], unix.SIGKILL))
 	must.NoError(t, c.agent.Kill(deadline(t, stepDeadline)))
 
@@ -523,7 +524,7 @@ func testTargetBothKilled(t *testing.T, c *cluster) {
 		must.Len(t, 1, list)
 		must.NoError(t, c.docker.Client.ContainerRemove(t.Context(), list[0].ID, container.RemoveOptions{Force: true}))
 	} else {
-		must.NoError(t, unix.Kill(parent(t, gonePID), unix.SIGKILL)) // the executor, which knows the exit status
+		must.NoError(t, unix.Kill(parent(t, gonePID), unix.SIGKILL)) // the executor, which has the exit status
 		_ = unix.Kill(gonePID, unix.SIGKILL)
 	}
 	ended(t, gonePID)

@@ -29,7 +29,7 @@ import (
 
 // browser runs the tests in JavaScript.
 type browser struct {
-	dir string // of the tests in JavaScript
+	dir string // directory of the tests in JavaScript
 	env []string
 	cli string
 }
@@ -56,10 +56,10 @@ func newBrowser(t *testing.T, h *harness.Harness) *browser {
 	return b
 }
 
-// set names an address for the tests.
+// set passes a variable to the tests.
 func (b *browser) set(name, value string) { b.env = append(b.env, name+"="+value) }
 
-// serve serves the page of a cluster, until the test ends, and returns its URL.
+// serve serves a cluster's page until the test ends, and returns its URL.
 func (b *browser) serve(t *testing.T, nomad string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -88,7 +88,7 @@ func (b *browser) run(t *testing.T, spec string) {
 	t.Helper()
 	cmd := exec.CommandContext(deadline(t, 20*time.Minute), "node", "node_modules/@playwright/test/cli.js", "test", spec)
 	cmd.Dir, cmd.Env = b.dir, b.env
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends its browser
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it closes its browser
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGINT}
 	cmd.WaitDelay = 30 * time.Second
 	out, err := cmd.CombinedOutput()
@@ -114,7 +114,7 @@ func certificate(t *testing.T) []string {
 	return []string{"-tls-cert", cert, "-tls-key", key}
 }
 
-// reachable serves the page beyond loopback and returns its local address.
+// reachable serves the page on all interfaces and returns its local address.
 func (b *browser) reachable(t *testing.T, nomad string) string {
 	t.Helper()
 	url := b.serve(t, nomad, append([]string{"-listen", "0.0.0.0:0"}, certificate(t)...)...)
@@ -125,8 +125,8 @@ func (b *browser) reachable(t *testing.T, nomad string) string {
 	return "https://127.0.0.1:" + port
 }
 
-// TestUI looks at the page with a browser: contents, refused requests, accessibility, and speed
-// with many tasks.
+// TestUI tests the page in a browser: contents, refused requests, accessibility, and speed with
+// many tasks.
 func TestUI(t *testing.T) {
 	b := newBrowser(t, newHarness(t))
 	b.set("EBBTIDE_UI", b.serve(t, madeUp(t, fake.Example(60))))
@@ -145,7 +145,7 @@ func TestUI(t *testing.T) {
 	b.set("EBBTIDE_FOREIGN", foreign.URL)
 	large := b.serve(t, madeUp(t, fake.Example(10_000)))
 	b.set("EBBTIDE_UI_LARGE", large)
-	watch(t, large) // reading so many tasks takes minutes
+	watch(t, large) // reading this many tasks takes minutes
 	t.Run("page", func(t *testing.T) { b.run(t, "page.spec.js") })
 	t.Run("scale", func(t *testing.T) { b.run(t, "scale.spec.js") })
 }
@@ -171,8 +171,8 @@ func watch(t *testing.T, url string) {
 	must.Eq(t, http.StatusOK, response.StatusCode)
 }
 
-// TestUINomad looks at a real task on our page, with tokens, and in Nomad's own UI. That one
-// requests pictures without a token, so it is the UI of an agent without ACLs.
+// TestUINomad tests the page with a real task and with tokens, and the task in Nomad's own UI. That
+// UI requests pictures without a token, so it belongs to an agent without ACLs.
 func TestUINomad(t *testing.T) {
 	h := newHarness(t)
 	b := newBrowser(t, h)

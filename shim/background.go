@@ -3,8 +3,8 @@
 
 package shim
 
-// background runs functions off the loop, which owns all state. Each returns what the loop has
-// to do afterwards, or nil.
+// background runs functions off the loop, which owns all state. Each returns a function for the
+// loop to call afterwards, or nil.
 type background struct {
 	results chan func()
 	running int
@@ -17,7 +17,7 @@ func (e *background) run(do func() (then func())) {
 	go func() { e.results <- do() }()
 }
 
-// complete is called by the loop with a function's result.
+// complete calls a function's result on the loop.
 func (e *background) complete(then func()) {
 	if then != nil {
 		then()

@@ -18,16 +18,16 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-// operatorState is the pause that operators set for all shims.
+// operatorState is the pause set by operators for all shims.
 type operatorState struct {
 	pause        *memory.Pause
-	paused       bool // the pause was in effect at the last read
+	paused       bool // in effect at the last read
 	pauseKnown   bool // read at least once
 	pauseReadAt  time.Time
 	readingPause bool // a read is in progress
 }
 
-// readPause reads the operators' pause. Nothing is decided before the first successful read.
+// readPause reads the operators' pause. No decision is made before the first successful read.
 func (t *term) readPause() {
 	if t.readingPause || time.Since(t.pauseReadAt) < readInterval {
 		return
@@ -55,7 +55,7 @@ func (t *term) readPause() {
 	})
 }
 
-// suspended says why no move may start at all, "" if moves may.
+// suspended returns why no move may start, "" if moves may.
 func (t *term) suspended(c config.Config) string {
 	now := time.Now()
 	if t.pause.Active(now) {
@@ -64,14 +64,14 @@ func (t *term) suspended(c config.Config) string {
 	return c.Suspended(now)
 }
 
-// Bounds of a report, which has to fit into a Nomad variable.
+// Bounds of a report, which must fit into a Nomad variable.
 const (
 	maxReasons   = 200
 	maxHeld      = 50
 	maxReasonLen = 200 // bytes
 )
 
-// report writes the state shown by `ebbtide shim status`, if it has changed.
+// report writes the state for `ebbtide shim status`, if it has changed.
 func (t *term) report(c config.Config, held []*cluster.Job) {
 	now := time.Now()
 	r := memory.Report{

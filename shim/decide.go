@@ -19,7 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// reconcile is one pass.
+// reconcile is one pass over the cluster.
 func (t *term) reconcile() {
 	c := t.now()
 	t.readPause()
@@ -36,8 +36,8 @@ func (t *term) reconcile() {
 	}
 }
 
-// decide surveys the nodes if any decision needs it, then runs the policies. Each scan over all
-// allocations or a chunk of nodes is a step of its own.
+// decide surveys the nodes if any decision needs it, then runs the policies. Each scan of all
+// allocations or a chunk of nodes is a separate step.
 func (t *term) decide(c config.Config, held []*cluster.Job) {
 	begun := time.Now()
 	t.gate.SetLimits(c.Limits)
@@ -93,8 +93,7 @@ func (t *term) survey(then func(map[string]Summary)) {
 
 const nodeChunk = 500
 
-// eachNodeChunk calls do with all nodes, sorted, one chunk per step of the loop, then calls
-// then.
+// eachNodeChunk calls do with all nodes, sorted, one chunk per step of the loop, then calls then.
 func (t *term) eachNodeChunk(do func(ids []string), then func()) {
 	for ids := range slices.Chunk(t.state.NodeIDs(), nodeChunk) {
 		t.enqueue(func() { do(ids) })
@@ -102,7 +101,7 @@ func (t *term) eachNodeChunk(do func(ids []string), then func()) {
 	t.enqueue(then)
 }
 
-// forget drops jobs that are gone or complete: a job that is run again may be moved again.
+// forget drops removed and completed jobs: a job that runs again may be moved again.
 func (t *term) forget() {
 	gone := func(key cluster.JobKey) bool {
 		j := t.state.Jobs[key]
@@ -128,7 +127,7 @@ func (t *term) group(a *cluster.Alloc, policy string) (cluster.Group, bool) {
 	return g, ok && g.Movable && g.Count == 1 && slices.Contains(j.Migrates, policy)
 }
 
-// blocked says why a move of the allocation may not start now, "" if it may.
+// blocked returns why a move of the allocation may not start now, "" if it may.
 func (t *term) blocked(a *cluster.Alloc, to string) string {
 	own := time.Duration(0)
 	if j := t.state.Jobs[a.Job]; j != nil {
@@ -137,8 +136,7 @@ func (t *term) blocked(a *cluster.Alloc, to string) string {
 	return t.gate.Blocked(time.Now(), a.Job, own, a.Node, to)
 }
 
-// feasible reports whether Nomad would place the group on the node, as far as the shim can
-// tell.
+// feasible reports whether Nomad would place the group on the node, as far as the shim knows.
 func (t *term) feasible(n *cluster.Node, j *cluster.Job, g cluster.Group, asks cluster.Resources) bool {
 	if n == nil || !n.Schedulable || n.PoolCores == 0 || j.Pool != api.NodePoolAll && n.Pool != j.Pool {
 		return false
@@ -149,7 +147,7 @@ func (t *term) feasible(n *cluster.Node, j *cluster.Job, g cluster.Group, asks c
 		}
 	}
 	if g.Engine != "" && n.Engine != "" && g.Engine != n.Engine {
-		return false // a task of one engine cannot run under the other
+		return false // a task cannot run under the other engine
 	}
 	in := slices.ContainsFunc(j.Datacenters, func(pattern string) bool {
 		ok, err := path.Match(pattern, n.Datacenter)
@@ -158,14 +156,13 @@ func (t *term) feasible(n *cluster.Node, j *cluster.Job, g cluster.Group, asks c
 	return in && asks.Fits(t.state.Free(n))
 }
 
-// explainSkip logs once why an allocation is not moved now, and reports whether the reason is
-// new.
+// explainSkip logs why an allocation is not moved, and reports whether the reason is new.
 func (t *term) explainSkip(a *cluster.Alloc, why string) bool {
 	return t.explain(a.Job, "not moved now: "+why)
 }
 
-// explain logs what happens to a job unless that was its last reason, and reports whether it is
-// new.
+// explain logs the reason for a decision about a job unless it is unchanged, and reports whether it
+// is new.
 func (t *term) explain(key cluster.JobKey, what string) bool {
 	if t.reasons[key] == what {
 		return false
@@ -189,7 +186,7 @@ func (t *term) name(node string) string {
 	return node
 }
 
-// apiAlloc returns what Nomad's API needs to reach the allocation's files.
+// apiAlloc returns the fields that Nomad's API needs to access the allocation's files.
 func apiAlloc(a *cluster.Alloc) *api.Allocation {
 	return &api.Allocation{ID: a.ID, NodeID: a.Node, Namespace: a.Job.Namespace}
 }
@@ -204,7 +201,7 @@ func known(n status.Number) float64 {
 
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
-// text encodes scores as JSON, or as their number where they are too many to store.
+// text encodes scores as JSON, or only their number if there are too many to store.
 func text(scores map[string]float64) string {
 	const most = 4096 // bytes
 	const least = len(`"a":1,`)

@@ -15,8 +15,8 @@ import (
 	"github.com/ebbtide/ebbtide/shim/memory"
 )
 
-// journal holds what is remembered of jobs, and writes it and the record of moves to the store,
-// in order, off the loop.
+// journal holds the jobs' memory, and writes it and the record of moves to the store, in order, off
+// the loop.
 type journal struct {
 	background *background
 	writes     context.Context // outlives the term by writeTimeout; later writes are dropped
@@ -25,7 +25,7 @@ type journal struct {
 	log        hclog.Logger
 
 	jobs    map[cluster.JobKey]memory.Job
-	dryRun  map[cluster.JobKey]memory.Job // as jobs, for a dry run
+	dryRun  map[cluster.JobKey]memory.Job // like jobs, for a dry run
 	stale   map[cluster.JobKey]bool       // forgotten here, but still in the store
 	pending []entry
 	writing bool
@@ -41,8 +41,8 @@ type entry struct {
 
 const writeTimeout = 10 * time.Second
 
-// newJournal returns an empty journal. Its writes continue briefly after the term while the
-// lock is held.
+// newJournal returns an empty journal. While the lock is held, its writes continue briefly after
+// the term.
 func newJournal(term context.Context, e *background, store memory.Store, held func() error, log hclog.Logger) *journal {
 	writes, over := context.WithCancel(context.WithoutCancel(term))
 	context.AfterFunc(term, func() { time.AfterFunc(writeTimeout, over) })
@@ -57,7 +57,7 @@ func (b *journal) add(e entry) {
 	b.flush()
 }
 
-// flush writes what is pending, then what was added in the meantime.
+// flush writes the pending entries, including those added meanwhile.
 func (b *journal) flush() {
 	if b.writing || len(b.pending) == 0 {
 		return
@@ -93,7 +93,7 @@ func (b *journal) put(e entry) error {
 	return e.write(ctx)
 }
 
-// of returns what is remembered of a job; in a dry run, what the dry run would remember.
+// of returns a job's memory; in a dry run, the dry run's.
 func (b *journal) of(c config.Config, key cluster.JobKey) memory.Job {
 	if j, ok := b.dryRun[key]; ok && c.DryRun {
 		return j
@@ -101,7 +101,7 @@ func (b *journal) of(c config.Config, key cluster.JobKey) memory.Job {
 	return b.jobs[key]
 }
 
-// mark records that a decision about the job was made.
+// mark records a decision about the job.
 func (b *journal) mark(c config.Config, key cluster.JobKey, rebalanced bool) {
 	j := b.of(c, key)
 	j.Marked = time.Now()
@@ -128,8 +128,8 @@ func (b *journal) record(e memory.Entry) {
 	})
 }
 
-// forget drops finished jobs and returns them. Failed deletions are retried unless the job is
-// remembered again.
+// forget drops finished jobs and returns them. Failed deletions are retried unless the job has new
+// memory.
 func (b *journal) forget(over func(cluster.JobKey) bool) (gone []cluster.JobKey) {
 	maps.DeleteFunc(b.dryRun, func(key cluster.JobKey, _ memory.Job) bool { return over(key) })
 	for key := range b.jobs {

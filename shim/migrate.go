@@ -19,7 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/rebalance"
 )
 
-// requesting returns the allocations whose move request is not yet decided.
+// requesting returns the allocations with undecided move requests.
 func (t *term) requesting(c config.Config) (requesting []*cluster.Alloc) {
 	if !c.Migration.Enabled {
 		return nil
@@ -126,8 +126,8 @@ func (t *term) rebalance(c config.Config, nodes map[string]Summary) {
 	t.eachNodeChunk(func(ids []string) { t.rebalanceInput(c, ids, nodes, &in, byTask) }, func() { t.rebalanceOver(c, in, byTask, maxAttempts) })
 }
 
-// rebalanceOver decides, and again without a task whose target cannot take it, up to the given
-// number of attempts.
+// rebalanceOver decides, and repeats the decision without a task whose target cannot take it, up to
+// attempts times.
 func (t *term) rebalanceOver(c config.Config, in rebalance.Input, byTask map[string]*cluster.Alloc, attempts int) {
 	t.fetch(func() func() {
 		if err := in.Validate(); err != nil {
@@ -163,14 +163,14 @@ func (t *term) rebalanceOver(c config.Config, in rebalance.Input, byTask map[str
 	})
 }
 
-// canTake reports whether a node could take the allocation, as far as the shim can tell.
+// canTake reports whether a node could take the allocation, as far as the shim knows.
 func (t *term) canTake(a *cluster.Alloc, node, policy string) bool {
 	group, ok := t.group(a, policy)
 	return ok && !t.isRejected(a.Job, node) && t.feasible(t.state.Nodes[node], t.state.Jobs[a.Job], group, a.Allocated)
 }
 
-// rebalanceInput adds the given nodes, if schedulable and known, and their movable tasks to in
-// and byTask.
+// rebalanceInput adds the given nodes, if schedulable and known, and their movable tasks to in and
+// byTask.
 func (t *term) rebalanceInput(c config.Config, ids []string, nodes map[string]Summary, in *rebalance.Input, byTask map[string]*cluster.Alloc) {
 	for _, id := range ids {
 		node := t.state.Nodes[id]

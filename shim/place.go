@@ -53,8 +53,8 @@ func (t *term) tasksOf(allocs []*cluster.Alloc) (all []reading) {
 	return all
 }
 
-// reporting returns the allocations all of whose tasks have reported. An earlier signal might
-// reach a trainer that has not yet installed its handler, and kill it.
+// reporting returns the allocations whose tasks have all reported. Before that, a signal might kill
+// a trainer that has not yet installed its handler.
 func reporting(all []reading) (ids []string) {
 	early := make(map[string]bool)
 	for _, r := range all {
@@ -86,8 +86,8 @@ func (t *term) newlyStarted(c config.Config) (newlyStarted []*cluster.Alloc) {
 	return newlyStarted
 }
 
-// placeOne runs FlowCon's Algorithm 4 once for a newly started allocation, which moves if
-// another node is better by the margin.
+// placeOne runs FlowCon's Algorithm 4 once for a newly started allocation, which moves if another
+// node is better by the margin.
 func (t *term) placeOne(c config.Config, id string, nodes map[string]Summary, all []nodeLoad, known []reading) {
 	a := t.state.Allocs[id]
 	if a == nil {
@@ -108,7 +108,7 @@ func (t *term) placeOne(c config.Config, id string, nodes map[string]Summary, al
 	loads := t.candidatesOf(a, all)
 	i := slices.IndexFunc(loads, func(l placement.Load) bool { return l.ID == a.Node })
 	if i < 0 {
-		return // the node is gone
+		return // the node has been removed
 	}
 	out := placement.Choose(loads, placement.Params{CapacityAware: c.Placement.CapacityAware})
 	if !better(c, out, loads[i], func(id string) placement.Load { return load(t.state.Nodes[id], nodes[id]) }) {
@@ -158,16 +158,15 @@ func (t *term) nodeLoads(ids []string, nodes map[string]Summary) []nodeLoad {
 	return loads
 }
 
-// candidatesOf returns the nodes on which the allocation may run: its own, counted without it,
-// and those that could take it.
+// candidatesOf returns the nodes on which the allocation may run: its own, counted without it, and
+// those that could take it.
 func (t *term) candidatesOf(a *cluster.Alloc, all []nodeLoad) []placement.Load {
 	group, _ := t.group(a, policies.FlowConPlace)
 	return t.candidates(t.state.Jobs[a.Job], group, a.Allocated, a.Node, all)
 }
 
-// candidates returns the nodes on which Nomad would place the group, as far as the shim can
-// tell, and own, the node on which it already runs ("" if none). The slice is reused by the
-// next call.
+// candidates returns the nodes on which Nomad would place the group, as far as the shim knows, and
+// own, the node on which it already runs ("" if none). The next call reuses the slice.
 func (t *term) candidates(j *cluster.Job, g cluster.Group, asks cluster.Resources, own string, all []nodeLoad) []placement.Load {
 	loads := t.candidateBuf[:0]
 	for _, n := range all {
@@ -185,7 +184,7 @@ func (t *term) candidates(j *cluster.Job, g cluster.Group, asks cluster.Resource
 	return loads
 }
 
-// load converts a summary. A growth sum of 0 may mean that nothing is measured yet.
+// load converts a summary. A growth sum of 0 may mean that no growth has been measured.
 func load(node *cluster.Node, n Summary) placement.Load {
 	group := func(names ...string) placement.Group {
 		var g placement.Group
@@ -256,7 +255,7 @@ func (t *term) release(c config.Config, held []*cluster.Job, all []nodeLoad) {
 	}
 }
 
-// holdExpired is the decision for a job whose hold has timed out.
+// holdExpired returns the decision for a job whose hold has timed out.
 func holdExpired(c config.Config, err error) placement.Output {
 	return placement.Output{Rule: placement.RuleNone, Why: fmt.Sprintf("no node found within %v: %v", c.Placement.HoldTimeout, err)}
 }
@@ -285,7 +284,7 @@ func isHeld(j *cluster.Job) bool {
 	return false
 }
 
-// chooseNode returns the node for a held job. Without a node in the result, Nomad places it.
+// chooseNode returns the node for a held job. If the result has no node, Nomad places it.
 func (t *term) chooseNode(c config.Config, j *cluster.Job, all []nodeLoad) (move.Place, placement.Output, error) {
 	anywhere := func(why string) (move.Place, placement.Output, error) {
 		return move.Place{}, placement.Output{Rule: placement.RuleNone, Why: why}, nil
@@ -314,8 +313,7 @@ func (t *term) chooseNode(c config.Config, j *cluster.Job, all []nodeLoad) (move
 	return b, out, nil
 }
 
-// releaseOne releases a held job to a node, or to wherever Nomad places it. A dry run only
-// plans it.
+// releaseOne releases a held job to a node, or to Nomad's scheduler. A dry run only plans it.
 func (t *term) releaseOne(c config.Config, b move.Place, j *cluster.Job, out placement.Output, overdue bool) {
 	b.Namespace, b.Job = j.Key.Namespace, j.Key.ID
 	e := memory.Entry{
@@ -364,7 +362,7 @@ func (t *term) releaseOne(c config.Config, b move.Place, j *cluster.Job, out pla
 // released applies a release's result.
 func (t *term) released(key cluster.JobKey, node string, e memory.Entry, alloc string, err error) {
 	if errors.Is(err, move.ErrNotHeld) || errors.Is(err, move.ErrClaimed) {
-		return // the state here was stale, or another process releases the job
+		return // this state was stale, or another process releases the job
 	}
 	result := "placed"
 	switch {

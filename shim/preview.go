@@ -20,10 +20,10 @@ import (
 	"github.com/ebbtide/ebbtide/shim/rebalance"
 )
 
-// Preview decides as the shim would and changes nothing. Benchmarks use it.
+// Preview decides like the shim without changing anything. Benchmarks use it.
 type Preview struct{ term *term }
 
-// NewPreview returns a Preview. It only reads state; jobs is what is remembered of them.
+// NewPreview returns a Preview, which only reads state. jobs is the jobs' memory.
 func NewPreview(client *api.Client, state *cluster.State, jobs map[cluster.JobKey]memory.Job) Preview {
 	t := New(config.Default(), client, "", hclog.NewNullLogger()).term(context.Background(), move.API{Client: client}, memory.Store{}, func() error { return nil })
 	t.state, t.journal.jobs = state, jobs
@@ -39,7 +39,7 @@ func (p Preview) Summaries(ctx context.Context) map[string]Summary {
 }
 
 // Placing computes the nodes' loads once and returns a function that chooses a node for one
-// allocation and builds the record to be written.
+// allocation and builds its record.
 func (p Preview) Placing(c config.Config, nodes map[string]Summary) func(*cluster.Alloc) (placement.Output, memory.Entry) {
 	loads := p.term.nodeLoads(p.term.state.NodeIDs(), nodes)
 	return func(a *cluster.Alloc) (placement.Output, memory.Entry) { return p.place(c, a, loads) }
@@ -53,8 +53,7 @@ func (p Preview) place(c config.Config, a *cluster.Alloc, loads []nodeLoad) (pla
 	}
 }
 
-// Rebalance returns the allocations that would be moved, including those whose target could not
-// take them.
+// Rebalance returns the allocations to be moved, including those whose target could not take them.
 func (p Preview) Rebalance(now time.Time, nodes map[string]Summary) (rebalance.Output, error) {
 	in, byTask := rebalance.Input{NowS: seconds(now)}, make(map[string]*cluster.Alloc)
 	p.term.rebalanceInput(config.Config{}, p.term.state.NodeIDs(), nodes, &in, byTask)

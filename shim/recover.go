@@ -13,18 +13,17 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// ownerPrefix marks claims that belong to shims. The leader takes them over, as no other shim
-// acts.
+// ownerPrefix identifies claims of shims. The leader adopts them, as no other shim is active.
 const ownerPrefix = "ebbtide shim on "
 
 const readInterval = 10 * time.Second
 
-// recovery tracks moves whose process is gone.
+// recovery tracks moves whose process has ended.
 type recovery struct {
 	watch   move.Watch // detects abandoned claims
 	readAt  time.Time
 	reading bool                      // a read is in progress
-	unbound map[cluster.JobKey]uint64 // jobs bound without a claim, by the job index at which that was handled
+	unbound map[cluster.JobKey]uint64 // jobs bound without a claim, by the job index at which they were handled
 }
 
 // recover finishes abandoned moves and unbinds jobs that are bound without a claim.
@@ -33,7 +32,7 @@ func (t *term) recover() {
 		return
 	}
 	t.reading, t.readAt = true, time.Now()
-	// Before the claims are read: a move writes its claim before it binds the job.
+	// Read before the claims: a move writes its claim before it binds the job.
 	bound := make(map[cluster.JobKey]string)
 	for key, j := range t.state.Jobs {
 		if group := j.Bound(); group != "" {
@@ -85,7 +84,7 @@ func (t *term) takeOver(records []move.Record, bound map[cluster.JobKey]string) 
 		index := j.Index
 		t.withJob(key, func(ctx context.Context) (func(), error) {
 			said, err := move.Unbind(ctx, t.nomad, key.Namespace, key.ID, group)
-			// A completed job stays bound; do not try again at this index.
+			// A completed job stays bound; do not retry at this index.
 			return func() { t.unbound[key] = index; t.explain(key, said) }, err
 		})
 	}
@@ -93,8 +92,8 @@ func (t *term) takeOver(records []move.Record, bound map[cluster.JobKey]string) 
 
 func jobOf(r move.Record) cluster.JobKey { return cluster.JobKey{Namespace: r.Namespace, ID: r.Job} }
 
-// withJob runs do off the loop unless the job is busy, and what do returns on the loop if do
-// succeeded.
+// withJob runs do off the loop unless the job is busy. If do succeeds, its result is called on the
+// loop.
 func (t *term) withJob(key cluster.JobKey, do func(context.Context) (func(), error)) {
 	if t.busy[key] {
 		return

@@ -16,17 +16,17 @@ import (
 	"github.com/ebbtide/ebbtide/shim/relocate"
 )
 
-// Bounds of a pass: tasks whose status is read, from the busiest nodes, and target nodes, the
-// least busy.
+// Bounds of a pass: tasks whose status is read, from the busiest nodes, and target nodes, the least
+// busy.
 const (
 	candidates = 32
 	targets    = 64
 )
 
-// surveyPerNode times the number of nodes is the least time between two surveys for relocation.
+// surveyPerNode times the number of nodes is the minimum time between two surveys for relocation.
 const surveyPerNode = 10 * time.Millisecond
 
-// relocate moves tasks that would finish much sooner elsewhere, at most one per four nodes.
+// relocate moves tasks that would finish much sooner on another node, at most one per four nodes.
 func (t *term) relocate(c config.Config, nodes map[string]Summary) {
 	t.relocation.done()
 	in := relocate.Input{Params: relocate.DefaultParams()}
@@ -86,8 +86,8 @@ func (t *term) anyMovable() bool {
 	return false
 }
 
-// backlogs returns the remaining work of nodes with a summary. Tasks placed since, or inbound,
-// count as of unknown size.
+// backlogs returns the remaining work of nodes with a summary. Tasks placed since, or being moved
+// there, count as of unknown size.
 func (t *term) backlogs(ids []string, nodes map[string]Summary) []relocate.Node {
 	out := make([]relocate.Node, 0, len(ids))
 	for _, id := range ids {

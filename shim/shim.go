@@ -139,19 +139,19 @@ func (s *Shim) setDisconnected(problem bool) {
 	s.metrics.Connected.Set(connected)
 }
 
-// term is one period of leadership. Its loop owns all fields and never blocks: what takes time
-// runs in the background.
+// term is one period of leadership. Its loop owns all fields and never blocks: anything slow runs
+// in the background.
 type term struct {
 	*Shim
 	*background
-	leading context.Context // ends with the term; moves outlive the event stream
+	leading context.Context // until the end of the term; moves outlive the event stream
 	nomad   move.Nomad
 	claims  move.Claims
 
-	updates  chan func() // changes of the cluster, for the loop to apply
+	updates  chan func() // changes of the cluster, applied by the loop
 	state    *cluster.State
 	synced   bool // state is current
-	jobsRead bool // job memory was read; owned by follow
+	jobsRead bool // job memory has been read; owned by follow
 
 	surveyor *surveyor
 	journal  *journal
@@ -164,11 +164,11 @@ type term struct {
 	deciding     int                // decisions in the background
 	urgent       bool               // a job is held, or a policy retries
 	lastReport   memory.Report
-	longestStep  time.Duration // longest step of the loop so far
+	longestStep  time.Duration // longest step of the loop
 	signalSlots  chan struct{} // limits concurrent signals
 	releaseSlots chan struct{} // limits concurrent releases
 
-	placed       map[string]bool           // allocations whose placement was decided
+	placed       map[string]bool           // allocations whose placement has been decided
 	reasons      map[cluster.JobKey]string // last reason per job
 	relocation   schedule
 	rebalancing  schedule
@@ -188,7 +188,7 @@ func (s *Shim) term(leading context.Context, nomad move.Nomad, store memory.Stor
 	}
 }
 
-// lead acts until ctx ends, then reverts moves in progress while it still holds the lock.
+// lead leads until ctx ends, then reverts moves in progress while it still holds the lock.
 func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 	c := s.now()
 	t := s.term(ctx, move.API{Client: s.client}, memory.Store{Client: s.client, Namespace: c.Leader.Namespace, Path: c.Leader.Path}, held.Held)
@@ -206,11 +206,11 @@ func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 	return t.loop(ctx)
 }
 
-// loop runs one step at a time until ctx ends.
+// loop runs steps sequentially until ctx ends.
 func (t *term) loop(ctx context.Context) error {
 	due := time.NewTimer(t.now().Interval)
 	defer due.Stop()
-	expedited := false // the next pass was brought forward
+	expedited := false // the next pass was expedited
 	always := make(chan struct{})
 	close(always)
 	for {
@@ -249,13 +249,13 @@ func (t *term) loop(ctx context.Context) error {
 	}
 }
 
-// expediteDelay is the delay of a pass that was requested; requests in it share the pass.
+// expediteDelay is the delay of an expedited pass; requests during it share the pass.
 const expediteDelay = 250 * time.Millisecond
 
 func (t *term) enqueue(do func()) { t.steps = append(t.steps, do) }
 
-// fetch runs do in the background and what it returns on the loop, unless the cluster has been
-// lost in the meantime.
+// fetch runs do in the background and its result on the loop, unless the cluster's state has been
+// lost meanwhile.
 func (t *term) fetch(do func() (then func())) {
 	t.deciding++
 	t.run(func() func() {
@@ -377,18 +377,18 @@ func (t *term) apply(events []stream.Event) {
 	}
 }
 
-// sendHistory sends each task of a new allocation the duration of its last run, if that was on
-// another node.
+// sendHistory sends each task of a new allocation the cost of its last run, if that was on another
+// node.
 func (t *term) sendHistory(a *cluster.Alloc) {
 	if t.now().DryRun {
 		return
 	}
 	for task, run := range t.state.Runs(a) {
 		if run.Node == a.Node {
-			continue // that node's driver has it
+			continue // that node's driver has stored it
 		}
 		t.run(func() func() {
-			// Nomad accepts 100 connections at a time by default.
+			// Nomad accepts 100 concurrent connections by default.
 			t.signalSlots <- struct{}{}
 			defer func() { <-t.signalSlots }()
 			ctx, cancel := context.WithTimeout(t.leading, queryTimeout)
@@ -401,7 +401,7 @@ func (t *term) sendHistory(a *cluster.Alloc) {
 	}
 }
 
-// fenced rejects every change once this process no longer leads.
+// fenced rejects every change after this process has lost the lock.
 type fenced struct {
 	move.Nomad
 	held func() error

@@ -20,7 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// Summary is the latest state of a node's tasks, as its driver reports it.
+// Summary is the latest state of a node's tasks, as reported by its driver.
 type Summary struct {
 	status.Node
 	At time.Time
@@ -33,7 +33,7 @@ type source struct{ alloc, task string }
 // interval.
 const statusMaxAge = 10 * time.Minute
 
-// statusGrace is the time after a start within which the driver has written the first status.
+// statusGrace bounds the time from a task's start to its first status.
 const statusGrace = time.Minute
 
 const (
@@ -46,7 +46,7 @@ type surveyor struct {
 	nomad    move.API
 	log      hclog.Logger
 	sources  map[string]source    // last used status file by node
-	noStatus map[string]time.Time // allocations without a status, and when that was seen
+	noStatus map[string]time.Time // allocations without a status, and when that was found
 }
 
 // query is a request for one node's summary, and its result.
@@ -57,14 +57,14 @@ type query struct {
 
 	sum      Summary
 	from     source
-	noStatus []string // allocations that have no status and need none
+	noStatus []string // allocations that need no status and have none
 	err      error
 }
 
 // reporter is an allocation whose status may describe its node. required means that it runs
 // under Ebbtide, so that a missing status is an error.
 type reporter struct {
-	*cluster.Alloc // read only
+	*cluster.Alloc // read-only
 	required       bool
 }
 
@@ -84,8 +84,8 @@ func (s *surveyor) queries(state *cluster.State, ids []string) (all []query) {
 	return all
 }
 
-// reporters returns a node's candidate allocations, the likeliest first: the last source, then
-// jobs known to the shim. Those recently without a status are skipped.
+// reporters returns a node's candidate allocations, the most likely first: the last source, then
+// jobs known to the shim. Those recently found without a status are skipped.
 func (s *surveyor) reporters(state *cluster.State, node string, last source) []reporter {
 	var allocs []reporter
 	rank := make(map[string]int)
@@ -131,7 +131,7 @@ func forEachParallel[T any](ctx context.Context, all []T, do func(context.Contex
 	_ = group.Wait() // each element keeps its own error
 }
 
-// collect returns the summaries. Nodes without one are left out.
+// collect returns the summaries. Nodes without one are omitted.
 func (s *surveyor) collect(all []query) map[string]Summary {
 	maps.DeleteFunc(s.noStatus, func(_ string, since time.Time) bool { return time.Since(since) > statusMaxAge })
 	nodes := make(map[string]Summary, len(all))

@@ -25,7 +25,7 @@ import (
 type transfers struct {
 	gate     *actuator.Gate
 	busy     map[cluster.JobKey]bool // jobs being moved, recovered or released
-	inbound  map[string]int          // by node
+	inbound  map[string]int          // being moved to the node, by node
 	rejected map[cluster.JobKey]map[string]time.Time
 }
 
@@ -42,9 +42,9 @@ func (f *transfers) doneInbound(node string) {
 	}
 }
 
-// The shim cannot see all that Nomad's scheduler checks (constraints, devices, ports, volumes,
-// quotas), so it plans each move first. After a rejection the next best node is planned, up to
-// maxAttempts nodes; rejections expire.
+// The shim cannot check everything that Nomad's scheduler does (constraints, devices, ports,
+// volumes, quotas), so it plans each move first. After a rejection the next best node is planned,
+// up to maxAttempts nodes; rejections expire.
 const (
 	maxAttempts  = 5
 	rejectionTTL = 10 * time.Minute
@@ -115,9 +115,9 @@ func (t *term) startMove(c config.Config, a *cluster.Alloc, to string, e memory.
 	})
 }
 
-// gainCheck returns a function that reads the task's status, off the loop, unless it is in
-// known, and says why the move would not pay (relocate.Pays); "" if it would or that is
-// unknown. The relocate policy has already checked.
+// gainCheck returns a function that reads the task's status, off the loop, unless it is in known,
+// and returns why the move would not pay (relocate.Pays); "" if it would or that is unknown. The
+// relocate policy has already checked.
 func (t *term) gainCheck(a *cluster.Alloc, to, policy string, known []reading) func() (why string) {
 	group, ok := t.group(a, policy)
 	nodes := t.backlogs([]string{to}, t.nodes)
@@ -227,7 +227,7 @@ func (t *term) finish(c config.Config, f transfer) {
 	f.end(time.Now(), outcome)
 	t.metrics.Moves.WithLabelValues(e.Policy, result).Inc()
 	j.Failures, j.Last = t.gate.Failures(key)
-	// Refusals are final for this convergence; failures are retried after their back-off.
+	// Refusals are final until the task converges again; failures are retried after their back-off.
 	if result != "failed" && converged(e.Policy) {
 		j.Marked = time.Now()
 		j.Rebalanced = j.Rebalanced || e.Policy == policies.SpeConRebalance
@@ -236,7 +236,7 @@ func (t *term) finish(c config.Config, f transfer) {
 	t.journal.record(e)
 }
 
-// retryElsewhere lets the policy choose another node.
+// retryElsewhere makes the policy choose another node.
 func (t *term) retryElsewhere(a *cluster.Alloc, node, policy string) {
 	t.reject(a.Job, node)
 	delete(t.placed, a.ID)
@@ -267,7 +267,7 @@ func converged(name string) bool {
 	return name == policies.SpeConMigrate || name == policies.SpeConRebalance
 }
 
-// schedule is the timing of a policy that does not run on every pass.
+// schedule is the schedule of a policy that does not run on every pass.
 type schedule struct {
 	last    time.Time
 	refused int // since the last regular run

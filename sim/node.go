@@ -62,7 +62,7 @@ func (n *node) advance(s *simulation) {
 	}
 }
 
-// pace is a task's work per second; threads wait for each other, so each further core adds
+// pace returns a task's work per second; threads wait for each other, so each further core adds
 // less.
 func (n *node) pace(s *simulation, t *task) float64 {
 	pace := t.rate * n.speed
@@ -72,7 +72,7 @@ func (n *node) pace(s *simulation, t *task) float64 {
 	return pace
 }
 
-// forTwins is the pool without services.
+// forTwins returns the pool without services.
 func (n *node) forTwins() float64 {
 	cores := n.cores
 	for _, t := range n.tasks {
@@ -83,7 +83,7 @@ func (n *node) forTwins() float64 {
 	return max(cores, 0)
 }
 
-// due is the time of the node's next event.
+// due returns the time of the node's next event.
 func (n *node) due(s *simulation) float64 {
 	next := math.Inf(1)
 	if len(n.tasks) == 0 {

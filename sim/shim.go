@@ -131,7 +131,7 @@ func (n *node) sort(s *simulation) {
 // cooldown is the least time between moves of a task, in seconds: the shim's default.
 const cooldown = 600
 
-// remaining is the driver's last estimate less the CPU used since, nil without one.
+// remaining returns the driver's last estimate less the CPU used since, nil without one.
 func (t *task) remaining() *float64 {
 	if t.known == nil {
 		return nil
@@ -226,7 +226,7 @@ func (h *shim) run(s *simulation) error {
 	return h.rebalance(s)
 }
 
-// counts is the node's input to SpeCon's Algorithm 2.
+// counts returns the node's input to SpeCon's Algorithm 2.
 func (n *node) counts() migration.Node {
 	out := migration.Node{ID: n.id}
 	for _, t := range n.tasks {

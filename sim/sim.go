@@ -260,7 +260,7 @@ func (s *simulation) result(c Config) metrics.Run {
 	return run
 }
 
-// present is the time with at least one job, in seconds.
+// present returns the time with at least one job, in seconds.
 func present(tasks []*task) float64 {
 	sum, until := 0.0, 0.0
 	for _, t := range tasks { // in order of arrival

@@ -143,7 +143,7 @@ func (t *task) left() float64 { return max(t.WorkCPUS-t.work, 0) }
 
 func (t *task) done() bool { return t.Service == nil && t.left() <= t.WorkCPUS*rounding }
 
-// most is the most cores it can use of a pool.
+// most returns the most cores it can use of a pool.
 func (t *task) most(pool float64) float64 {
 	if t.CapCores > 0 {
 		return min(t.CapCores, pool)
@@ -363,7 +363,7 @@ func (t *task) snapshot(n *node, s *simulation) policy.Task {
 	return p
 }
 
-// cap is the number of cores the task is known to use at most, 0 if unknown: the kernel counts
+// cap returns the number of cores the task is known to use at most, 0 if unknown: the kernel counts
 // threads once they have run.
 func (t *task) cap(s *simulation) float64 {
 	if t.used == 0 && !s.v.exactSizes && s.sc.Sizes != scenario.Exact {

@@ -11,7 +11,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// Heights of a cell, lowest first; the first is blank.
+// Bar heights within a character cell, lowest first; the first is blank.
 var (
 	blocks = []rune(" ▁▂▃▄▅▆▇█")
 	signs  = []rune(" .:-=+*%#")
@@ -112,7 +112,7 @@ func (l Layout) chart(rows []status.Row, width, height int) []string {
 			columns[x] = float64(r.Value)
 		}
 	}
-	// A value holds until the next report.
+	// A value is valid until the next report.
 	for i := 1; i < width; i++ {
 		if math.IsNaN(columns[i]) {
 			columns[i] = columns[i-1]

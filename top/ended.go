@@ -9,15 +9,15 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// Ended is a task that has ended, beside its twin, as the driver's event says.
+// Ended compares an ended task with its twin, as reported by the driver's event.
 type Ended struct {
 	Namespace string        `json:"namespace"`
 	Job       string        `json:"job"`
 	Task      string        `json:"task"`
 	Alloc     string        `json:"alloc"`
-	Node      string        `json:"node"` // its name
+	Node      string        `json:"node"` // name
 	Time      time.Time     `json:"time"`
 	TookS     status.Number `json:"took_s"`
-	FairS     status.Number `json:"fair_s"` // what it would have taken with its fair share
-	Why       string        `json:"why"`    // it took longer; "" if it did not
+	FairS     status.Number `json:"fair_s"` // duration under fair sharing, in seconds
+	Why       string        `json:"why"`    // why it took longer; "" if it did not
 }

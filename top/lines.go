@@ -16,7 +16,7 @@ import (
 
 type Tab int
 
-// In the order of the user interface.
+// Tabs, in the order of the user interface.
 const (
 	Tasks Tab = iota
 	Nodes
@@ -26,8 +26,8 @@ const (
 
 func Tabs() []string { return []string{"Tasks", "Nodes", "GPUs", "Moves"} }
 
-// Table renders a table. The query selects tasks, and the seats and moves of their jobs, but
-// not nodes.
+// Table renders a table. The query selects tasks, and the seats and moves of their jobs, but not
+// nodes.
 func (v *View) Table(tab Tab, q Query, l Layout) Table {
 	switch tab {
 	case Nodes:
@@ -72,7 +72,7 @@ func (v *View) tasks(tasks []Task, l Layout) Table {
 	})
 }
 
-// value renders a task's current metric.
+// value renders a task's current metric, or a service's response time.
 func value(s *status.Status) string {
 	if s.Kind == "service" {
 		if !s.Target.Response.Known() {
@@ -148,7 +148,7 @@ func (v *View) nodes(l Layout) Table {
 	return tabulate(l, columns, v.Nodes, func(n Node) Line { return Line{Alert: n.Stale, Faint: n.Stale} })
 }
 
-// left is the time the whole pool needs for the known remaining work, in seconds.
+// left returns the time the whole pool needs for the known remaining work, in seconds.
 func left(n Node) status.Number {
 	if !(n.PoolCores > 0) {
 		return status.Unknown()
@@ -258,7 +258,7 @@ func (v *View) taskOf(m Move) Key {
 	return Key{}
 }
 
-// Summary is the cluster in one line.
+// Summary renders the cluster in one line.
 func (v *View) Summary(l Layout) string {
 	t := v.Totals()
 	parts := []string{plural(t.Nodes, "node")}
@@ -298,7 +298,7 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// Empty explains an empty view, "" if there is something to show or to read.
+// Empty explains an empty view; "" if there are nodes and tasks, or unread ones.
 func (v *View) Empty() string {
 	switch {
 	case len(v.Nodes) == 0:

@@ -17,8 +17,8 @@ import (
 type Query struct {
 	Sort      string // one of Sorts
 	Reverse   bool
-	Filter    string // words, see matches
-	Namespace string // "" or "*" for all
+	Filter    string // words, as for matches
+	Namespace string // "" or "*" = all
 }
 
 type order struct {
@@ -26,7 +26,8 @@ type order struct {
 	by   func(a, b Task) int
 }
 
-// orders lists what needs attention first: the highest use, the task furthest behind its twin.
+// orders lists the sort orders. The items that need attention come first: the highest use, the task
+// furthest behind its twin.
 func orders() []order {
 	return []order{
 		{"job", byName},
@@ -99,7 +100,7 @@ func byName(a, b Task) int {
 		cmp.Compare(a.Task, b.Task), cmp.Compare(a.Alloc, b.Alloc))
 }
 
-// State is one word for a task: what delays it precedes its category.
+// State returns one word for a task: a cause of delay takes precedence over its category.
 func (t Task) State() string {
 	s := t.Status
 	switch {
@@ -133,7 +134,7 @@ func end(t Task) time.Time {
 	return t.Status.Fair.Finish
 }
 
-// Gap is by how many seconds a task finishes later than its twin, NaN if unknown.
+// Gap returns by how many seconds a task finishes later than its twin; NaN if unknown.
 func (t Task) Gap() float64 {
 	if t.Status == nil || t.Status.Fair.Finish.IsZero() || t.Status.Fair.FairFinish.IsZero() {
 		return math.NaN()
@@ -141,7 +142,7 @@ func (t Task) Gap() float64 {
 	return t.Status.Fair.Finish.Sub(t.Status.Fair.FairFinish).Seconds()
 }
 
-// part is the fraction of steps done.
+// part returns the fraction of steps done; NaN if unknown.
 func part(t Task) float64 {
 	if t.Status == nil || t.Status.Total <= 0 {
 		return math.NaN()

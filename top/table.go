@@ -10,10 +10,10 @@ import (
 
 type Layout struct {
 	Width int  // columns
-	ASCII bool // the terminal has no Unicode
+	ASCII bool // no Unicode characters
 }
 
-// Line is a line of a table, about Task if that is set.
+// Line is a line of a table. Task is the task it shows, if any.
 type Line struct {
 	Text  string
 	Task  Key
@@ -26,19 +26,19 @@ type Table struct {
 	Lines []Line
 }
 
-// column describes a column. Without room for all, those of the lowest rank are dropped; widths
-// stay between least and most.
+// column describes a column. If there is no room for all, those of the lowest rank are dropped;
+// widths stay between least and most.
 type column[T any] struct {
 	title       string
 	right       bool
 	rank        int
 	least, most int
 	cell        func(T) string
-	// draw renders the cell at its final width; cell then only determines the natural width.
+	// draw renders the cell at its final width; cell is then only used for its natural width.
 	draw func(T, int) string
 }
 
-// tabulate renders a table no wider than the layout, and cleans its texts.
+// tabulate renders a table that fits the layout, and cleans its texts.
 func tabulate[T any](l Layout, columns []column[T], rows []T, line func(T) Line) Table {
 	cells := make([][]string, len(columns))
 	natural := make([]int, len(columns))
@@ -80,7 +80,7 @@ func tabulate[T any](l Layout, columns []column[T], rows []T, line func(T) Line)
 	return t
 }
 
-// widths assigns the room to columns; 0 drops one.
+// widths distributes the room among columns; 0 drops a column.
 func widths[T any](room int, columns []column[T], natural []int) []int {
 	byRank := make([]int, len(columns))
 	for i := range byRank {
@@ -93,7 +93,7 @@ func widths[T any](room int, columns []column[T], natural []int) []int {
 	for taken := 0; len(shown) < len(byRank); {
 		i := byRank[len(shown)]
 		if taken += columns[i].least + 1; taken > room+1 {
-			break // nor lower ranks: which columns are shown must not depend on texts
+			break // nor lower ranks: the selection of columns must not depend on texts
 		}
 		shown = append(shown, i)
 		out[i] = min(columns[i].least, natural[i])

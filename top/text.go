@@ -17,11 +17,11 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// maxText bounds a shown text, in bytes.
+// maxText bounds a rendered text, in bytes.
 const maxText = 2048
 
 // Clean makes a text from a job or task safe for a terminal: control, direction and unprintable
-// characters become "?", line breaks spaces. With plain the result is ASCII.
+// characters become "?", line breaks spaces. With plain, the result is ASCII.
 func Clean(text string, plain bool) string {
 	if len(text) > maxText {
 		text = text[:maxText]
@@ -43,7 +43,7 @@ func Clean(text string, plain bool) string {
 	}, text)
 }
 
-// wide is the number of columns.
+// wide returns the number of terminal columns.
 func wide(text string) int {
 	for i := range len(text) {
 		if text[i] >= utf8.RuneSelf {

@@ -227,7 +227,7 @@ func TestClean(t *testing.T) {
 	must.Eq(t, maxText, len(Clean(strings.Repeat("x", 10*maxText), false)))
 }
 
-// Whatever a task's texts, no line exceeds the terminal or has a control character.
+// For any texts, no line exceeds the terminal or has a control character.
 func TestLines_hostile(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		texts := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"\x1b[31mred", "日本語の名前がとても長い", "e\u0301\u0301", "👩‍👩‍👧‍👦👩‍👩‍👧‍👦", "a\nb", strings.Repeat("x", 300)}))

@@ -1,12 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package top is the model and the text rendering of `ebbtide top`. In: Nomad's API, read by
-// package gather into a View. Out: lines for a terminal of a given width, shown live by package
-// ui, or the View as JSON. Start with view.go.
+// Package top is the model and the text rendering of `ebbtide top`. Input: Nomad's API, read by
+// package gather into a View. Output: lines for a terminal of a given width, which package ui
+// displays, or the View as JSON. Start with view.go.
 //
-// Names and texts come from jobs and tasks. They are cleaned when rendered (Clean); the JSON
-// has them verbatim.
+// Names and texts come from jobs and tasks. They are cleaned when rendered (Clean); the JSON has
+// them verbatim.
 package top
 
 import (
@@ -26,15 +26,15 @@ type View struct {
 	Tasks   []Task    `json:"tasks"`   // under Ebbtide
 	GPUs    []GPU     `json:"gpus"`    // with seats in use
 	Moves   []Move    `json:"moves"`   // in progress
-	// Unread counts the running tasks whose status was not yet requested.
+	// Unread counts the running tasks whose status has not been requested yet.
 	Unread int `json:"unread"`
-	// Notes say what could not be read, and why.
+	// Notes report data that could not be read, and why.
 	Notes []string `json:"notes"`
-	// Error says why the view is outdated.
+	// Error is the reason why the view is outdated.
 	Error string `json:"error,omitempty"`
 }
 
-// Node is a node with Ebbtide's driver. Its task figures come from the newest status, null
+// Node is a node with Ebbtide's driver. Its task figures come from its newest status, and are null
 // without one.
 type Node struct {
 	ID         string `json:"id"`
@@ -75,9 +75,9 @@ type Task struct {
 	Stale bool      `json:"stale"`         // the last read failed, or the status is old
 	Error string    `json:"error,omitempty"`
 
-	// Status is the driver's, null if never read.
+	// Status is the driver's; null if never read.
 	Status *status.Status `json:"status"`
-	// Values are recent values of the metric, oldest first; not for all tasks.
+	// Values are recent values of the metric, oldest first. Not all tasks have them.
 	Values []status.Number `json:"values"`
 	Events []Event         `json:"events"`
 }
@@ -87,7 +87,7 @@ func (t Task) Key() Key { return Key{t.Alloc, t.Task} }
 // Late reports whether the twin has finished before the task.
 func (t Task) Late() bool { return t.Status != nil && t.Status.Fair.Late }
 
-// Event is a task event of Nomad's.
+// Event is a task event in Nomad.
 type Event struct {
 	Time    time.Time `json:"time"`
 	Type    string    `json:"type"`
@@ -129,11 +129,11 @@ type Move struct {
 	ID        string    `json:"id"` // "" for a task prepared without a known claim
 	Namespace string    `json:"namespace"`
 	Job       string    `json:"job"`
-	Alloc     string    `json:"alloc"` // the old one
+	Alloc     string    `json:"alloc"` // the source
 	From      string    `json:"from"`  // node names
 	To        string    `json:"to"`
 	Phase     string    `json:"phase"`
-	Owner     string    `json:"owner"`          // the executing process
+	Owner     string    `json:"owner"`          // the process that executes it
 	Until     time.Time `json:"until,omitzero"` // end of its claim, or of the task's lease
 }
 
@@ -187,7 +187,7 @@ func (v *View) seats() {
 	})
 }
 
-// Task finds a task; nil if it is not there.
+// Task returns a task; nil if it is not in the view.
 func (v *View) Task(k Key) *Task {
 	for i := range v.Tasks {
 		if v.Tasks[i].Key() == k {
@@ -197,7 +197,7 @@ func (v *View) Task(k Key) *Task {
 	return nil
 }
 
-// Totals are sums over a whole View.
+// Totals are sums over a View.
 type Totals struct {
 	Nodes      int            `json:"nodes"`
 	StaleNodes int            `json:"stale_nodes"`
@@ -209,7 +209,7 @@ type Totals struct {
 	Categories map[string]int `json:"categories"`
 }
 
-// Totals returns the sums. What is not known of a node counts as 0.
+// Totals returns the sums. Unknown figures of a node count as 0.
 func (v *View) Totals() Totals {
 	t := Totals{Nodes: len(v.Nodes), Tasks: len(v.Tasks), Categories: make(map[string]int)}
 	for _, n := range v.Nodes {
@@ -237,7 +237,7 @@ func (v *View) Totals() Totals {
 	return t
 }
 
-// Namespaces are those of the tasks, in order.
+// Namespaces returns the tasks' namespaces, sorted.
 func (v *View) Namespaces() []string {
 	seen := make(map[string]bool)
 	var all []string

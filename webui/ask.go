@@ -20,20 +20,20 @@ import (
 	"github.com/ebbtide/ebbtide/top/snapshot"
 )
 
-// askWithin bounds what a viewer asks beside the stream.
-const askWithin = 20 * time.Second
+// queryTimeout bounds a viewer's query.
+const queryTimeout = 20 * time.Second
 
-// ask does what a viewer asks, two at a time of a token, and answers with the result.
-func (s *server) ask(w http.ResponseWriter, r *http.Request, do func(context.Context, *watch) (any, error)) {
+// query runs a viewer's query and responds with the result. A token has two concurrent queries.
+func (s *server) query(w http.ResponseWriter, r *http.Request, do func(context.Context, *watch) (any, error)) {
 	watch := s.watching(w, r)
 	if watch == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), askWithin)
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
 	select {
-	case watch.asking <- struct{}{}:
-		defer func() { <-watch.asking }()
+	case watch.queries <- struct{}{}:
+		defer func() { <-watch.queries }()
 	case <-ctx.Done():
 		refuse(w, http.StatusServiceUnavailable, "too much is being asked with this token: try again")
 		return
@@ -47,7 +47,7 @@ func (s *server) ask(w http.ResponseWriter, r *http.Request, do func(context.Con
 	_, _ = w.Write(encode(answer))
 }
 
-// known is what is known of the cluster; an error if nothing was read yet.
+// known returns the last view of the cluster, or an error if there is none yet.
 func (w *watch) known() (*top.View, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -57,7 +57,7 @@ func (w *watch) known() (*top.View, error) {
 	return w.view, nil
 }
 
-// curves are a task's history in columns.
+// curves is a task's history in columns.
 type curves struct {
 	Time   []int64         `json:"time"` // milliseconds since the Unix epoch
 	Value  []status.Number `json:"value"`
@@ -68,16 +68,16 @@ type curves struct {
 	Marks  []mark          `json:"marks"`
 }
 
-// mark is what happened at a time.
+// mark is an event in a task's history.
 type mark struct {
 	Time int64  `json:"time"`
 	Text string `json:"text"`
 }
 
-// task answers with everything about a task.
+// task responds with everything known about a task.
 func (s *server) task(w http.ResponseWriter, r *http.Request) {
 	key := top.Key{Alloc: r.FormValue("alloc"), Task: r.FormValue("task")}
-	s.ask(w, r, func(ctx context.Context, watch *watch) (any, error) {
+	s.query(w, r, func(ctx context.Context, watch *watch) (any, error) {
 		view, err := watch.known()
 		if err != nil {
 			return nil, err
@@ -90,7 +90,7 @@ func (s *server) task(w http.ResponseWriter, r *http.Request) {
 			top.Task
 			State  string `json:"state"`
 			Curves curves `json:"curves"`
-			// NoCurves is why there are none; "" if there are.
+			// NoCurves is the reason for missing curves; "" if there are some.
 			NoCurves string `json:"no_curves,omitempty"`
 		}{Task: *t, State: t.State()}
 		rows, err := watch.gatherer.Curve(ctx, *t)
@@ -116,7 +116,7 @@ func columns(rows []status.Row) curves {
 	return c
 }
 
-// comparison is what each policy would do with a node now.
+// comparison is what each policy would decide for a node.
 type comparison struct {
 	Node     string    `json:"node"`
 	Time     time.Time `json:"time"` // of the snapshot
@@ -125,16 +125,16 @@ type comparison struct {
 	Tasks    []asked   `json:"tasks"`
 }
 
-// answer is one policy's.
+// answer is a policy's result.
 type answer struct {
 	Name     string `json:"name"`
 	Synopsis string `json:"synopsis"`
 	Error    string `json:"error,omitempty"` // why it cannot decide
 }
 
-// asked is a task with what each policy would do with it, in the policies' order; null: nothing.
+// asked is a task with each policy's decision in the policies' order; null for none.
 type asked struct {
-	Job       string        `json:"job"` // "": it may not be read with this token
+	Job       string        `json:"job"` // "": not readable with this token
 	Task      string        `json:"task"`
 	Namespace string        `json:"namespace"`
 	Alloc     string        `json:"alloc"`
@@ -151,11 +151,11 @@ type decision struct {
 	Why   string        `json:"why"`
 }
 
-// policies answers what each policy would do with a node now: it runs on the snapshot on which
-// the node's own policy has decided last, as `ebbtide decide` does.
+// policies responds with what each policy would decide for a node. Like `ebbtide decide`, it runs
+// them on the snapshot of the node's last decision.
 func (s *server) policies(w http.ResponseWriter, r *http.Request) {
 	id := r.FormValue("node")
-	s.ask(w, r, func(ctx context.Context, watch *watch) (any, error) {
+	s.query(w, r, func(ctx context.Context, watch *watch) (any, error) {
 		view, err := watch.known()
 		if err != nil {
 			return nil, err
@@ -228,7 +228,7 @@ func decide(p policy.Policy, data []byte) (map[string]*decision, error) {
 	return all, nil
 }
 
-// nameOf is the allocation and the task that Nomad's ID of a task names.
+// nameOf splits Nomad's ID of a task into allocation and task.
 func nameOf(id string) (alloc, task string) {
 	alloc, rest, _ := strings.Cut(id, "/")
 	task, _, _ = strings.Cut(rest, "/")

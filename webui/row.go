@@ -10,7 +10,7 @@ import (
 	"github.com/ebbtide/ebbtide/top"
 )
 
-// row is what the table says of a task: a few fields of a top.Task, as 10 000 of them are sent.
+// row is a task in the table: a few fields of a top.Task, as 10,000 rows may be sent.
 type row struct {
 	Namespace string `json:"namespace"`
 	Job       string `json:"job"`
@@ -31,14 +31,14 @@ type row struct {
 	Step     status.Number `json:"step"`
 	Total    status.Number `json:"total"`
 	Finish   time.Time     `json:"finish,omitzero"`
-	Fair     time.Time     `json:"fair,omitzero"` // end with its fair share
+	Fair     time.Time     `json:"fair,omitzero"` // end under fair sharing
 	GapS     status.Number `json:"gap_s"`
 	Late     bool          `json:"late,omitempty"`
 	Use      status.Number `json:"use"`
 	Limit    status.Number `json:"limit"`
 	Rule     string        `json:"rule,omitempty"`
 	Why      string        `json:"why,omitempty"`
-	// Values are the last ones of its metric, where they were read.
+	// Values are the metric's last values, if they were read.
 	Values []status.Number `json:"values,omitempty"`
 }
 

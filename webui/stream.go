@@ -16,17 +16,18 @@ import (
 )
 
 const (
-	// setAtATime is how many items an event tells at most: a page stays quick while it reads them.
-	setAtATime = 500
-	// writeWithin bounds how long a viewer may take for an event.
-	writeWithin = 10 * time.Second
-	// mostVisible is how many tasks may be on a screen, and maxVisible bounds their names, in bytes.
-	mostVisible = 200
-	maxVisible  = 64 << 10
+	// maxSetItems is the maximum number of items per event, so that the page stays responsive.
+	maxSetItems = 500
+	// writeTimeout bounds the time a viewer takes to receive an event.
+	writeTimeout = 10 * time.Second
+	// maxVisibleTasks bounds the tasks on a screen, maxVisible the request that lists them, in
+	// bytes.
+	maxVisibleTasks = 200
+	maxVisible      = 64 << 10
 )
 
-// events streams what is known: all of it first, then what has changed. It is a stream of
-// server-sent events, which the page reads with fetch() since an EventSource sends no token.
+// events streams the state of the cluster, then changes of it, as server-sent events. The page
+// reads them with fetch(), since an EventSource sends no token.
 func (s *server) events(w http.ResponseWriter, r *http.Request) {
 	watch, v, err := s.watches.join(r.Context(), r.Header.Get(TokenHeader), s.open)
 	if err != nil {
@@ -59,16 +60,16 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 			if n.head == nil {
-				continue // nothing was read yet
+				continue // no data yet
 			}
-			if out.tell(n) != nil {
+			if out.sendNews(n) != nil {
 				return
 			}
 		}
 	}
 }
 
-// deny answers why a viewer is shown nothing.
+// deny responds with the reason why a viewer has no access.
 func deny(w http.ResponseWriter, err error) {
 	var d denial
 	if errors.As(err, &d) {
@@ -85,7 +86,7 @@ type stream struct {
 }
 
 func (s stream) send(event string, data []byte) error {
-	if err := s.control.SetWriteDeadline(time.Now().Add(writeWithin)); err != nil {
+	if err := s.control.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintf(s.out, "event: %s\ndata: %s\n\n", event, data); err != nil {
@@ -94,10 +95,10 @@ func (s stream) send(event string, data []byte) error {
 	return s.control.Flush()
 }
 
-// tell sends what is new, in parts; the last one has no "more".
-func (s stream) tell(n news) error {
+// sendNews sends changes in parts; the last part has no "more".
+func (s stream) sendNews(n news) error {
 	for {
-		part := n.set[:min(len(n.set), setAtATime)]
+		part := n.set[:min(len(n.set), maxSetItems)]
 		n.set = n.set[len(part):]
 		var b bytes.Buffer
 		b.WriteString(`{"head":`)
@@ -121,38 +122,38 @@ func (s stream) tell(n news) error {
 	}
 }
 
-// visible says which tasks are on a viewer's screen: they are read first, with their curves.
+// visible sets the tasks on a viewer's screen: they are read first, with their curves.
 func (s *server) visible(w http.ResponseWriter, r *http.Request) {
 	watch := s.watching(w, r)
 	if watch == nil {
 		return
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(writeWithin))
-	var said struct {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(writeTimeout))
+	var request struct {
 		ID    string      `json:"id"`
 		Tasks [][2]string `json:"tasks"` // allocation and task
 	}
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxVisible)).Decode(&said); err != nil {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxVisible)).Decode(&request); err != nil {
 		refuse(w, http.StatusBadRequest, "must be the JSON of an object with id and tasks")
 		return
 	}
-	if len(said.Tasks) > mostVisible {
-		refuse(w, http.StatusBadRequest, fmt.Sprintf("tasks: must be at most %d, got %d", mostVisible, len(said.Tasks)))
+	if len(request.Tasks) > maxVisibleTasks {
+		refuse(w, http.StatusBadRequest, fmt.Sprintf("tasks: must be at most %d, got %d", maxVisibleTasks, len(request.Tasks)))
 		return
 	}
 	var keys []top.Key
-	for _, t := range said.Tasks {
+	for _, t := range request.Tasks {
 		keys = append(keys, top.Key{Alloc: t[0], Task: t[1]})
 	}
-	if !watch.look(said.ID, keys) {
+	if !watch.setVisible(request.ID, keys) {
 		refuse(w, http.StatusNotFound, "there is no such page")
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// watching is the watch of a request's token; it is nil, and the request answered, where no page
-// is open with it: a token is checked when a page opens.
+// watching returns the watch of a request's token. A token is checked when a page opens; if no page
+// is open with it, watching responds and returns nil.
 func (s *server) watching(w http.ResponseWriter, r *http.Request) *watch {
 	found := s.watches.find(r.Header.Get(TokenHeader))
 	if found == nil || found.refused() != nil {

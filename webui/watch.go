@@ -25,13 +25,13 @@ import (
 	"github.com/ebbtide/ebbtide/top/gather"
 )
 
-// times are those of a watch.
+// times are the intervals of a watch.
 type times struct {
 	refresh time.Duration // between two refreshes of nodes and tasks
-	past    time.Duration // between two looks at moves and at tasks that have ended
-	token   time.Duration // after which a token is checked again
-	linger  time.Duration // how long a cluster is read on without a viewer, as a page may be reloaded
-	beat    time.Duration // after which a stream says that it is alive
+	past    time.Duration // between two reads of moves and ended tasks
+	token   time.Duration // between two checks of a token
+	linger  time.Duration // time that a cluster is still read without viewers, as a page may be reloaded
+	beat    time.Duration // between two heartbeats of a stream
 }
 
 func defaultTimes() times {
@@ -39,20 +39,20 @@ func defaultTimes() times {
 }
 
 const (
-	// filesPerRefresh is how many files of allocations a refresh reads at most.
+	// filesPerRefresh bounds the files of allocations that a refresh reads.
 	filesPerRefresh = 200
-	// mostWatches is how many tokens may be used at a time, mostViewers how many pages may be open
-	// with one, and mostChecks how many tokens are checked side by side.
-	mostWatches = 64
-	mostViewers = 64
-	mostChecks  = 16
-	// checkWithin bounds the check of a token.
-	checkWithin = 5 * time.Second
+	// maxWatches bounds the tokens in use, maxViewers the pages open with a token, and maxChecks
+	// the concurrent checks of tokens.
+	maxWatches = 64
+	maxViewers = 64
+	maxChecks  = 16
+	// checkTimeout bounds the check of a token.
+	checkTimeout = 5 * time.Second
 )
 
-// denial is why a viewer is shown nothing.
+// denial is the reason why a viewer has no access.
 type denial struct {
-	status int // of HTTP
+	status int // HTTP status code
 	text   string
 }
 
@@ -73,20 +73,20 @@ func newWatches(ctx context.Context, o Options) *watches {
 	if o.times == (times{}) {
 		o.times = defaultTimes()
 	}
-	return &watches{ctx: ctx, opts: o, checks: make(chan struct{}, mostChecks), all: make(map[[sha256.Size]byte]*watch)}
+	return &watches{ctx: ctx, opts: o, checks: make(chan struct{}, maxChecks), all: make(map[[sha256.Size]byte]*watch)}
 }
 
 func (ws *watches) wait() { ws.group.Wait() }
 
-// find returns the watch of a token at which somebody looks; nil if there is none.
+// find returns the watch of a token; nil if it has no viewers.
 func (ws *watches) find(token string) *watch {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	return ws.all[sha256.Sum256([]byte(token))]
 }
 
-// join adds a viewer to the watch of a token, which begins with its first one. The token is
-// checked first. Without open it must be one of Nomad's ACL.
+// join adds a viewer to the watch of a token, and starts the watch for the first one. It checks the
+// token first; unless open, the token must be an ACL token.
 func (ws *watches) join(ctx context.Context, token string, open bool) (*watch, *viewer, error) {
 	if err := ws.check(ctx, token, open); err != nil {
 		return nil, nil, err
@@ -96,8 +96,8 @@ func (ws *watches) join(ctx context.Context, token string, open bool) (*watch, *
 	key := sha256.Sum256([]byte(token))
 	w := ws.all[key]
 	if w == nil {
-		if len(ws.all) >= mostWatches {
-			return nil, nil, denial{http.StatusServiceUnavailable, fmt.Sprintf("%d tokens are in use at this time, which is the most", mostWatches)}
+		if len(ws.all) >= maxWatches {
+			return nil, nil, denial{http.StatusServiceUnavailable, fmt.Sprintf("%d tokens are in use at this time, which is the most", maxWatches)}
 		}
 		client, err := ws.opts.client(token)
 		if err != nil {
@@ -106,7 +106,7 @@ func (ws *watches) join(ctx context.Context, token string, open bool) (*watch, *
 		w = &watch{
 			opts: ws.opts, client: client, viewers: make(map[*viewer]bool),
 			gatherer: gather.New(gather.Options{Client: client, Shim: memory.Store{Client: client, Namespace: ws.opts.ShimNamespace, Path: ws.opts.ShimPath}}),
-			items:    make(map[string]item), asking: make(chan struct{}, 2),
+			items:    make(map[string]item), queries: make(chan struct{}, 2),
 		}
 		ws.all[key] = w
 		ws.group.Go(func() {
@@ -118,7 +118,7 @@ func (ws *watches) join(ctx context.Context, token string, open bool) (*watch, *
 	return w, v, err
 }
 
-// remove removes a watch, unless somebody looks.
+// remove removes a watch, unless it has viewers.
 func (ws *watches) remove(key [sha256.Size]byte) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -132,13 +132,12 @@ func (ws *watches) remove(key [sha256.Size]byte) bool {
 	return true
 }
 
-// check asks Nomad whether it knows a token. The error is a denial, or says that Nomad did not
-// answer.
+// check checks a token with Nomad. The error is a denial, or Nomad is unreachable.
 func (ws *watches) check(ctx context.Context, token string, open bool) error {
 	if token == "" && open {
-		return nil // the process's own: what it may read is seen
+		return nil // the process's token, whose rights show in what it reads
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkWithin)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	select {
 	case ws.checks <- struct{}{}:
@@ -171,40 +170,40 @@ func (ws *watches) check(ctx context.Context, token string, open bool) error {
 	return fmt.Errorf("checking the token: %w", err)
 }
 
-// item is one thing that is shown: a task, a node, a move.
+// item is a task, a node or a move on the page.
 type item struct {
-	changed uint64 // frame in which it has changed
+	changed uint64 // frame of the last change
 	data    []byte // JSON
 }
 
-// watch reads a cluster as one token sees it, as long as somebody looks.
+// watch reads a cluster with a token while it has viewers.
 type watch struct {
 	opts     Options
 	client   *api.Client
 	gatherer *gather.Gatherer
-	asking   chan struct{} // bounds what viewers ask beside
+	queries  chan struct{} // bounds concurrent queries
 
 	mu      sync.Mutex
 	viewers map[*viewer]bool
 	frame   uint64
-	head    []byte // JSON of what is said of the whole cluster; nil: nothing was read yet
+	head    []byte // JSON of the cluster's state; nil before the first read
 	items   map[string]item
 	view    *top.View
-	denied  error // the token does not count any more
+	denied  error // the token is no longer valid
 }
 
-// viewer is a page that is open.
+// viewer is an open page.
 type viewer struct {
-	news    chan struct{} // holds one when there is something new
-	visible []top.Key     // tasks that are on the screen
+	news    chan struct{} // has one element if there are changes to send
+	visible []top.Key     // tasks on the screen
 	id      string
 }
 
 func (w *watch) join() (*viewer, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.viewers) >= mostViewers {
-		return nil, denial{http.StatusServiceUnavailable, fmt.Sprintf("%d pages are open with this token, which is the most", mostViewers)}
+	if len(w.viewers) >= maxViewers {
+		return nil, denial{http.StatusServiceUnavailable, fmt.Sprintf("%d pages are open with this token, which is the most", maxViewers)}
 	}
 	v := &viewer{news: make(chan struct{}, 1), id: rand.Text()}
 	w.viewers[v] = true
@@ -218,7 +217,7 @@ func (w *watch) leave(v *viewer) {
 	delete(w.viewers, v)
 }
 
-// wake tells a viewer that there is something new.
+// wake signals changes to a viewer.
 func (v *viewer) wake() {
 	select {
 	case v.news <- struct{}{}:
@@ -226,19 +225,19 @@ func (v *viewer) wake() {
 	}
 }
 
-// run reads the cluster until it has had no viewer for a while, the token does not count any more,
-// or ctx ends. Remove says whether the watch may end.
+// run reads the cluster until it has had no viewers for times.linger, the token is no longer valid,
+// or ctx ends. remove reports whether the watch may end.
 func (w *watch) run(ctx context.Context, check func(context.Context) error, remove func() bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var past sync.WaitGroup
 	defer past.Wait()
 	past.Go(func() { w.readPast(ctx) })
-	defer cancel() // before it is waited for
+	defer cancel() // before past.Wait
 	t := w.opts.times
 	seen, checked := time.Now(), time.Now()
 	for {
-		keys, watched := w.looks()
+		keys, watched := w.visible()
 		if watched {
 			seen = time.Now()
 		}
@@ -265,8 +264,8 @@ func (w *watch) run(ctx context.Context, check func(context.Context) error, remo
 	}
 }
 
-// looks returns the tasks that are on viewers' screens, and whether there are viewers.
-func (w *watch) looks() (keys []top.Key, watched bool) {
+// visible returns the tasks on viewers' screens, and whether there are viewers.
+func (w *watch) visible() (keys []top.Key, watched bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for v := range w.viewers {
@@ -288,15 +287,15 @@ func (w *watch) refused() error {
 	return w.denied
 }
 
-// wake wakes all viewers. The lock is held.
+// wake wakes all viewers. The caller holds mu.
 func (w *watch) wake() {
 	for v := range w.viewers {
 		v.wake()
 	}
 }
 
-// look sets what is on a viewer's screen; false if there is no such viewer.
-func (w *watch) look(id string, keys []top.Key) bool {
+// setVisible sets the tasks on a viewer's screen; false if there is no such viewer.
+func (w *watch) setVisible(id string, keys []top.Key) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for v := range w.viewers {
@@ -308,7 +307,7 @@ func (w *watch) look(id string, keys []top.Key) bool {
 	return false
 }
 
-// head is what is said of the whole cluster.
+// head is the state of the whole cluster.
 type head struct {
 	Time    time.Time  `json:"time"`
 	Address string     `json:"address"`
@@ -319,7 +318,7 @@ type head struct {
 	Empty   string     `json:"empty,omitempty"`
 }
 
-// show publishes what was read, or the error.
+// show publishes a view, or the error.
 func (w *watch) show(view *top.View, err error) {
 	h := head{Time: time.Now().UTC(), Address: w.client.Address(), Notes: []string{}}
 	found := make(map[string][]byte)
@@ -355,7 +354,7 @@ func (w *watch) show(view *top.View, err error) {
 	w.wake()
 }
 
-// replace replaces the items with these prefixes. The lock is held.
+// replace replaces the items with these prefixes. The caller holds mu.
 func (w *watch) replace(found map[string][]byte, prefixes ...string) {
 	for key := range w.items {
 		if _, ok := found[key]; !ok && slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) {
@@ -369,23 +368,23 @@ func (w *watch) replace(found map[string][]byte, prefixes ...string) {
 	}
 }
 
-// shimItem is what is known of the shims; Error says why that is not known.
+// shimItem is the state of the shims, or why it is unknown.
 type shimItem struct {
 	memory.Overview
 	Error string `json:"error,omitempty"`
 }
 
-// endedItem says how complete the tasks that have ended are.
+// endedItem reports whether the list of ended tasks is complete.
 type endedItem struct {
-	All   bool   `json:"all"` // there are no older ones
+	All   bool   `json:"all"` // no older ones exist
 	Error string `json:"error,omitempty"`
 }
 
-// readPast reads what the shims have done, and how tasks have ended, until ctx ends.
+// readPast reads the shims' moves and the results of ended tasks, until ctx ends.
 func (w *watch) readPast(ctx context.Context) {
 	done := make(map[string]memory.Entry)
 	for {
-		if _, watched := w.looks(); watched {
+		if _, watched := w.visible(); watched {
 			done = w.readPastOnce(ctx, done)
 		}
 		select {
@@ -408,12 +407,12 @@ func (w *watch) readPastOnce(ctx context.Context, before map[string]memory.Entry
 		found["done:"+path] = encode(e)
 	}
 	ended, all, err := w.gatherer.Ended(ctx)
-	said := endedItem{All: all}
+	state := endedItem{All: all}
 	prefixes := []string{"done:", "ended:"}
 	if err != nil {
-		said.Error, prefixes = err.Error(), prefixes[:1]
+		state.Error, prefixes = err.Error(), prefixes[:1]
 	}
-	found["ended"] = encode(said)
+	found["ended"] = encode(state)
 	for _, e := range ended {
 		found["ended:"+e.Alloc+"/"+e.Task+"/"+e.Time.Format(time.RFC3339Nano)] = encode(e)
 	}
@@ -428,16 +427,16 @@ func (w *watch) readPastOnce(ctx context.Context, before map[string]memory.Entry
 	return done
 }
 
-// encode writes JSON. What is written has no errors.
+// encode marshals a value of this package's types, which cannot fail.
 func encode(v any) []byte {
 	data, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // types of ours
+		panic(err)
 	}
 	return data
 }
 
-// news is what a stream tells next.
+// news are the changes to send next.
 type news struct {
 	head []byte
 	set  []change
@@ -449,7 +448,7 @@ type change struct {
 	data []byte
 }
 
-// since returns what has changed since a frame, beside the keys that a stream has told.
+// since returns the changes after a frame. told are the keys that the stream has sent.
 func (w *watch) since(frame uint64, told map[string]bool) (n news, now uint64, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -457,7 +456,7 @@ func (w *watch) since(frame uint64, told map[string]bool) (n news, now uint64, e
 		return n, frame, w.denied
 	}
 	if n.head = w.head; n.head == nil {
-		return n, frame, nil // what was read beside waits for the first refresh
+		return n, frame, nil // items read earlier are sent with the first refresh
 	}
 	for key, i := range w.items {
 		if !told[key] || i.changed > frame {
@@ -471,7 +470,7 @@ func (w *watch) since(frame uint64, told map[string]bool) (n news, now uint64, e
 			delete(told, key)
 		}
 	}
-	// Nodes, then tasks; in the same order for all viewers.
+	// Nodes, then tasks; the same order for all viewers.
 	slices.SortFunc(n.set, func(a, b change) int { return cmp.Compare(a.key, b.key) })
 	slices.Sort(n.gone)
 	return n, w.frame, nil

@@ -1,13 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package webui serves a web page that shows live what Ebbtide does in a cluster: what
-// `ebbtide top` shows, with curves, past moves, time saved, and what each policy would do now.
+// Package webui serves a web page that shows live what Ebbtide does in a cluster: the contents of
+// `ebbtide top`, with curves, past moves, time saved, and what each policy would decide.
 //
-// All is read from Nomad's API and nothing is changed. On a loopback address the page reads with
-// the token of the process; a request must then name a loopback host, so that no web site gets in
-// by DNS rebinding. On other addresses TLS is required, and each viewer gives a Nomad token: all
-// that it is shown is read with that token.
+// It only reads from Nomad's API. On a loopback address it uses the process's token; a request must
+// then name a loopback host, to prevent DNS rebinding by web sites. On other addresses TLS is
+// required, and each viewer supplies a Nomad token, which is used for everything the viewer sees.
 package webui
 
 import (
@@ -29,7 +28,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// static is the page.
+// static has the files of the page.
 //
 //go:embed static
 var static embed.FS
@@ -37,23 +36,23 @@ var static embed.FS
 // TokenHeader carries the viewer's Nomad token, as in Nomad's own API.
 const TokenHeader = "X-Nomad-Token"
 
-// policyHeader is the page's content security policy: nothing comes from elsewhere, nothing is
-// inline, and no string becomes markup or code.
+// policyHeader is the page's content security policy: no external sources, no inline code or
+// styles, and no strings as markup or code.
 const policyHeader = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"base-uri 'none'; frame-ancestors 'none'; form-action 'none'; require-trusted-types-for 'script'"
 
-// Options say what is served, and how.
+// Options configure the page.
 type Options struct {
-	config.UI              // where it is served
-	Nomad     config.Nomad // how the cluster is reached
-	// ShimNamespace and ShimPath are of the shim's variables.
+	config.UI              // address and certificate
+	Nomad     config.Nomad // how to connect to Nomad
+	// ShimNamespace and ShimPath locate the shim's variables.
 	ShimNamespace, ShimPath string
 	Log                     hclog.Logger
 
-	times times // of a test; zero: as they are
+	times times // set by tests; zero: defaults
 }
 
-// Serve serves the page until ctx ends; ready is told its URL. The error is nil when ctx has ended.
+// Serve serves the page until ctx ends, and then returns nil. It calls ready with the page's URL.
 func Serve(ctx context.Context, o Options, ready func(url string)) error {
 	var creds *tls.Config
 	if o.CertFile != "" {
@@ -67,7 +66,7 @@ func Serve(ctx context.Context, o Options, ready func(url string)) error {
 	if err != nil {
 		return fmt.Errorf("serving the page: %w", err)
 	}
-	// What a name like "localhost" stands for is known now.
+	// A name like "localhost" has been resolved now.
 	open := config.Loopback(hostOf(l.Addr().String()))
 	if !open && creds == nil {
 		_ = l.Close()
@@ -79,7 +78,7 @@ func Serve(ctx context.Context, o Options, ready func(url string)) error {
 	defer s.wait()
 	server := &http.Server{
 		Handler: s, TLSConfig: creds, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		BaseContext: func(net.Listener) context.Context { return ctx }, // streams end with it
+		BaseContext: func(net.Listener) context.Context { return ctx }, // streams end with ctx
 		ErrorLog:    o.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
 	stopped := make(chan struct{})
@@ -118,10 +117,10 @@ func hostOf(address string) string {
 	return host
 }
 
-// server is the page's handler.
+// server handles the page's requests.
 type server struct {
 	opts    Options
-	open    bool // on a loopback address: the process's own token may be used
+	open    bool // on a loopback address: viewers may use the process's token
 	watches *watches
 	mux     *http.ServeMux
 }
@@ -160,7 +159,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// api guards what tells something of the cluster.
+// api guards handlers that reveal data of the cluster.
 func (s *server) api(handle http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !sameOrigin(r) {
@@ -175,7 +174,7 @@ func (s *server) api(handle http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// sameOrigin says whether a request comes from the page itself, or from no browser.
+// sameOrigin reports whether a request comes from the page itself, or not from a browser.
 func sameOrigin(r *http.Request) bool {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" {
 		return false
@@ -188,14 +187,14 @@ func sameOrigin(r *http.Request) bool {
 	return err == nil && strings.EqualFold(u.Host, r.Host) && (u.Scheme == "https") == (r.TLS != nil)
 }
 
-// refuse answers with an error, in a sentence for people.
+// refuse responds with an error and a human-readable sentence.
 func refuse(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
 	fmt.Fprintln(w, text)
 }
 
-// client makes a client of the cluster with a viewer's token; "" is the process's own.
+// client returns a client with a viewer's token; "" is the process's.
 func (o Options) client(token string) (*api.Client, error) {
 	n := o.Nomad
 	if token != "" {

@@ -28,7 +28,7 @@ import (
 	"github.com/ebbtide/ebbtide/top/fake"
 )
 
-// page is a page of a cluster.
+// page is a cluster's page.
 type page struct {
 	t   *testing.T
 	url string
@@ -36,7 +36,7 @@ type page struct {
 	srv *server
 }
 
-// serve serves the page of a cluster until the test ends, and checks that nothing of it goes on.
+// serve serves a cluster's page until the test ends, and checks that no goroutine remains.
 func serve(t *testing.T, c *fake.Cluster, open bool) *page {
 	t.Helper()
 	nomad := httptest.NewServer(c)
@@ -55,12 +55,12 @@ func serve(t *testing.T, c *fake.Cluster, open bool) *page {
 	t.Cleanup(func() {
 		cancel()
 		http.Close()
-		p.srv.wait() // hangs if a goroutine does not end
+		p.srv.wait() // blocks if a goroutine does not end
 	})
 	return p
 }
 
-// get asks for a path; each header is "name: value".
+// get requests a path; each header is "name: value".
 func (p *page) get(path string, headers ...string) (status int, body string, h http.Header) {
 	p.t.Helper()
 	return p.do(http.MethodGet, path, "", headers...)
@@ -98,8 +98,8 @@ type follower struct {
 	id     string
 	head   head
 	items  map[string]json.RawMessage
-	events int // that carried items
-	sent   int // items
+	events int // with items
+	sent   int // number of items
 }
 
 func (p *page) follow(headers ...string) *follower {
@@ -136,7 +136,7 @@ func (f *follower) next() (event string) {
 				Set  [][2]json.RawMessage `json:"set"`
 			}
 			must.NoError(f.t, json.Unmarshal([]byte(data), &frame))
-			must.LessEq(f.t, setAtATime, len(frame.Set))
+			must.LessEq(f.t, maxSetItems, len(frame.Set))
 			f.head = frame.Head
 			if len(frame.Set) > 0 {
 				f.events++
@@ -156,7 +156,7 @@ func (f *follower) next() (event string) {
 	return ""
 }
 
-// until reads events until something holds.
+// until reads events until a condition holds.
 func (f *follower) until(what string, holds func() bool) {
 	f.t.Helper()
 	for range 10_000 {
@@ -187,7 +187,7 @@ func cluster() (c *fake.Cluster, mlp, vae string) {
 	return c, mlp, vae
 }
 
-// What is served at all comes with its headers, needs nothing from elsewhere, and has nothing inline.
+// All files have the headers, use no external source, and have nothing inline.
 func TestStatic(t *testing.T) {
 	c, _, _ := cluster()
 	p := serve(t, c, true)
@@ -203,7 +203,7 @@ func TestStatic(t *testing.T) {
 		must.Eq(t, "same-origin", h.Get("Cross-Origin-Resource-Policy"))
 		must.Eq(t, "no-store", h.Get("Cache-Control"))
 		for _, found := range regexp.MustCompile(`https?://[^"'\s]+`).FindAllString(body, -1) {
-			must.Eq(t, "http://www.w3.org/2000/svg", found, must.Sprint(file)) // a name, no address
+			must.Eq(t, "http://www.w3.org/2000/svg", found, must.Sprint(file)) // a namespace, not an address
 		}
 		if strings.HasSuffix(file, "/") || strings.HasSuffix(file, ".html") {
 			must.False(t, regexp.MustCompile(`<style|\sstyle=|\son[a-z]+=|<script[^>]*>[^<]`).MatchString(body))
@@ -217,7 +217,7 @@ func TestStatic(t *testing.T) {
 	must.Eq(t, http.StatusMethodNotAllowed, code)
 }
 
-// On a loopback address a request must name one, and the page alone may ask.
+// On a loopback address a request must name one, and only the page may query.
 func TestGuard(t *testing.T) {
 	c, mlp, _ := cluster()
 	c.Tokens = map[string]bool{"": true}
@@ -257,7 +257,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// Beyond loopback each viewer needs a token that Nomad knows, and it is the one that reads.
+// Other addresses require each viewer's token, which is used to read.
 func TestToken(t *testing.T) {
 	c, mlp, _ := cluster()
 	c.Tokens = map[string]bool{"good": true, "other": true}
@@ -275,17 +275,17 @@ func TestToken(t *testing.T) {
 	code, _, _ = p.get(task, "X-Nomad-Token: wrong")
 	must.Eq(t, http.StatusConflict, code)
 	code, _, _ = p.get("/", "Host: page.example")
-	must.Eq(t, http.StatusOK, code) // it has another name there
+	must.Eq(t, http.StatusOK, code) // another name resolves to it
 
 	f := p.follow("X-Nomad-Token: good")
 	f.until("a frame", func() bool { return f.count("task:") == 2 })
 	code, body, _ = p.get(task, "X-Nomad-Token: good")
 	must.Eq(t, http.StatusOK, code)
 	must.StrContains(t, body, "fsp.preferred")
-	code, _, _ = p.get(task, "X-Nomad-Token: other") // no page is open with it
+	code, _, _ = p.get(task, "X-Nomad-Token: other") // no page is open with this token
 	must.Eq(t, http.StatusConflict, code)
 
-	// A token that is taken back ends what it was shown.
+	// A revoked token ends the stream.
 	c.Lock()
 	delete(c.Tokens, "good")
 	c.Unlock()
@@ -300,7 +300,7 @@ func TestToken(t *testing.T) {
 	must.StrNotContains(t, p.log.String(), "good")
 }
 
-// Without ACLs no token says who may look.
+// Without ACLs no token authorises viewers.
 func TestToken_noACL(t *testing.T) {
 	c, _, _ := cluster()
 	code, body, _ := serve(t, c, false).get("/api/events", "X-Nomad-Token: any")
@@ -311,7 +311,7 @@ func TestToken_noACL(t *testing.T) {
 	f.until("a frame", func() bool { return f.count("task:") == 2 })
 }
 
-// What has changed is sent, and nothing else.
+// Only changes are sent.
 func TestEvents(t *testing.T) {
 	c, mlp, vae := cluster()
 	p := serve(t, c, true)
@@ -325,14 +325,14 @@ func TestEvents(t *testing.T) {
 	must.Eq(t, "late", r.State)
 	must.StrContains(t, string(f.items["shim"]), `"leader":null`)
 
-	// Nothing has changed: frames without items.
+	// Without changes, frames have no items.
 	sent := f.sent
 	for range 5 {
 		must.NotEq(t, "", f.next())
 	}
 	must.Eq(t, sent, f.sent)
 
-	// One has: only it, with the curve that a viewer sees.
+	// Only a changed task is sent, with the curve that a viewer sees.
 	body := fmt.Sprintf(`{"id":%q,"tasks":[[%q,"mlp"]]}`, f.id, mlp)
 	code, _, _ := p.do(http.MethodPut, "/api/visible", body)
 	must.Eq(t, http.StatusNoContent, code)
@@ -350,24 +350,24 @@ func TestEvents(t *testing.T) {
 		want int
 	}{
 		{"{", 400}, {`{"id":"x"}`, 404}, {strings.Repeat(" ", maxVisible+1) + body, 400},
-		{`{"tasks":[` + strings.TrimSuffix(strings.Repeat(`["a","b"],`, mostVisible+1), ",") + `]}`, 400},
+		{`{"tasks":[` + strings.TrimSuffix(strings.Repeat(`["a","b"],`, maxVisibleTasks+1), ",") + `]}`, 400},
 	} {
 		code, _, _ := p.do(http.MethodPut, "/api/visible", tc.body)
 		must.Eq(t, tc.want, code)
 	}
 }
 
-// Many tasks come in parts.
+// Many tasks are sent in parts.
 func TestEvents_parts(t *testing.T) {
-	c := fake.Example(setAtATime + 200)
+	c := fake.Example(maxSetItems + 200)
 	p := serve(t, c, true)
 	p.srv.watches.opts.times.refresh, p.srv.watches.opts.times.past = 200*time.Millisecond, 200*time.Millisecond
 	f := p.follow()
-	f.until("all tasks", func() bool { return f.count("task:") == setAtATime+200 })
+	f.until("all tasks", func() bool { return f.count("task:") == maxSetItems+200 })
 	must.Greater(t, 1, f.events)
 	f.until("the past", func() bool { return f.count("done:") == 6 && f.count("ended:") == 40 })
-	late := p.follow() // another viewer gets all of it at once
-	late.until("all tasks", func() bool { return late.count("task:") == setAtATime+200 })
+	late := p.follow() // a second viewer gets everything
+	late.until("all tasks", func() bool { return late.count("task:") == maxSetItems+200 })
 }
 
 // One reader serves all viewers of a token; it stops without viewers, and starts again.
@@ -397,18 +397,18 @@ func TestWatch(t *testing.T) {
 	again.until("a frame", func() bool { return again.count("task:") == 2 })
 }
 
-// More pages than there may be are refused.
+// Viewers beyond the maximum are refused.
 func TestWatch_limits(t *testing.T) {
 	c, _, _ := cluster()
 	p := serve(t, c, true)
-	p.srv.watches.opts.times = defaultTimes() // many of them, that have little to do
-	for range mostViewers {
+	p.srv.watches.opts.times = defaultTimes() // so many viewers with short intervals would be slow
+	for range maxViewers {
 		must.Eq(t, http.StatusOK, p.follow().status)
 	}
 	code, body, _ := p.get("/api/events")
 	must.Eq(t, http.StatusServiceUnavailable, code)
 	must.StrContains(t, body, "64 pages are open")
-	for i := range mostWatches - 1 {
+	for i := range maxWatches - 1 {
 		must.Eq(t, http.StatusOK, p.follow(fmt.Sprintf("X-Nomad-Token: %d", i)).status)
 	}
 	code, body, _ = p.get("/api/events", "X-Nomad-Token: more")
@@ -416,7 +416,7 @@ func TestWatch_limits(t *testing.T) {
 	must.StrContains(t, body, "64 tokens are in use")
 }
 
-// Nomad is unreachable: the page says so, until it answers again.
+// While Nomad is unreachable, the page shows the error.
 func TestEvents_down(t *testing.T) {
 	c, _, _ := cluster()
 	c.Down = true
@@ -428,7 +428,7 @@ func TestEvents_down(t *testing.T) {
 	c.Unlock()
 	f.until("tasks", func() bool { return f.head.Error == "" && f.count("task:") == 2 })
 
-	// Beyond loopback the token cannot be checked: that is no refusal.
+	// On other addresses the token cannot be checked, which is not a denial.
 	c.Lock()
 	c.Down = true
 	c.Unlock()
@@ -493,7 +493,7 @@ func TestPolicies(t *testing.T) {
 	must.StrContains(t, body, "has a snapshot: there was no decision yet")
 }
 
-// A task of a namespace that the token may not read has no name there.
+// A task in a namespace that the token may not read has no name.
 func TestPolicies_unknown(t *testing.T) {
 	c := fake.Example(8)
 	p := serve(t, c, true)
@@ -509,7 +509,7 @@ func TestPolicies_unknown(t *testing.T) {
 	must.StrContains(t, body, `"job":"","task":"","namespace":"","alloc":""`)
 }
 
-// It ends with its context, while a page is open.
+// Serve ends with its context, even while a page is open.
 func TestServe(t *testing.T) {
 	c, _, _ := cluster()
 	nomad := httptest.NewServer(c)
@@ -523,7 +523,7 @@ func TestServe(t *testing.T) {
 	f.until("a frame", func() bool { return f.count("task:") == 2 })
 	cancel()
 	must.NoError(t, <-done)
-	for f.next() != "" { // what was sent before
+	for f.next() != "" { // sent earlier
 	}
 
 	o.Address = "127.0.0.1:99999"

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package metrics holds the GPU plugin's Prometheus metrics. Gauges and the series of single
-// containers are made from the state of cards and gate when they are scraped. The plugin
-// replaces that state atomically, so a scrape never takes the gate's lock, and a container
-// that has left leaves no series behind.
+// containers are generated from the state of cards and gate when scraped. The plugin replaces that
+// state atomically, so a scrape never takes the gate's lock, and a container that has left leaves
+// no series behind.
 package metrics
 
 import (
@@ -19,7 +19,7 @@ import (
 
 const subsystem metricsserver.Subsystem = "gpu"
 
-// Health says whether a card can be shared, or why it cannot.
+// Health is whether a card can be shared, or why it cannot.
 type Health string
 
 // The states of a card.
@@ -32,18 +32,18 @@ const (
 	NotShared   Health = "not_shared"   // no gate, or no preload library
 )
 
-// Metrics are the plugin's figures.
+// Metrics are the plugin's metrics.
 type Metrics struct {
 	Registry *prometheus.Registry
 
-	Wait        prometheus.Observer // seconds of granted requests
+	Wait        prometheus.Observer // seconds until a request was granted
 	Parkings    metricsserver.Results
 	Park        prometheus.Observer // seconds
 	Restores    metricsserver.Results
 	Restore     prometheus.Observer // seconds
-	Kills       prometheus.Counter  // of containers whose memory was lost
-	Faults      prometheus.Counter  // connections that were cut off
-	Refused     prometheus.Counter  // connections beyond a container's bound
+	Kills       prometheus.Counter  // of containers that lost their memory
+	Faults      prometheus.Counter  // connections closed because of a client's error
+	Refused     prometheus.Counter  // connections in excess of a container's bound
 	grants      *prometheus.CounterVec
 	grantsBytes *prometheus.CounterVec
 	denials     *prometheus.CounterVec
@@ -55,11 +55,11 @@ type Metrics struct {
 // Requests counts the requests for a card's memory.
 type Requests struct {
 	Granted, GrantedBytes prometheus.Counter
-	Denied                prometheus.Counter // there can be no room
+	Denied                prometheus.Counter // for reasons other than max_wait
 	TooLong               prometheus.Counter
 }
 
-// New returns metrics that are 0.
+// New returns metrics at 0.
 func New() *Metrics {
 	r := subsystem.NewRegistry()
 	m := &Metrics{Registry: r.Registry}
@@ -80,7 +80,7 @@ func New() *Metrics {
 	return m
 }
 
-// Requests returns what counts the requests for a card's memory.
+// Requests returns the counters of requests for a card's memory.
 func (m *Metrics) Requests(card string) Requests {
 	return Requests{
 		m.grants.WithLabelValues(card), m.grantsBytes.WithLabelValues(card),
@@ -94,16 +94,16 @@ func (m *Metrics) UpdateCards(all []Card) { m.cards.Store(&all) }
 // UpdateGate replaces the state of the gate. The caller must not change it afterwards.
 func (m *Metrics) UpdateGate(g *Gate) { m.gate.Store(g) }
 
-// Card is a card as NVML shows it.
+// Card is a card's state, from NVML.
 type Card struct {
 	UUID, Model, Driver string
 	Health              Health
 }
 
-// Gate is the gate at one moment.
+// Gate is the state of the gate.
 type Gate struct {
 	At          time.Time
-	Parking     bool // containers can be parked
+	Parking     bool // parking is supported
 	Connections int
 	Memory      []Memory
 	Containers  []Container
@@ -117,7 +117,7 @@ type Memory struct {
 
 // Container is a container that uses cards.
 type Container struct {
-	AllocID, Task string // without an allocation Task names it all the same
+	AllocID, Task string // without an allocation, Task still identifies it
 	State         handoff.State
 	Uses          []Use
 }
@@ -156,7 +156,7 @@ var (
 	descHeldParked = subsystem.Desc("container_parked_bytes", "Memory of a container parked in host memory.", "card", "alloc_id", "task")
 )
 
-// collector makes metrics from the state of cards and gate.
+// collector generates metrics from the state of cards and gate.
 type collector struct{ *Metrics }
 
 // Describe implements prometheus.Collector.

@@ -35,7 +35,7 @@ ebbtide_gpu_gate_open 0
 		At: time.UnixMilli(2500), Parking: true, Connections: 3, Memory: []Memory{{Card: "GPU-1", Physical: 100, Free: 40}},
 		Containers: []Container{
 			{AllocID: "a", Task: "t", State: handoff.Running, Uses: use(30, 20, 0, 1)},
-			// Two runs of a task, of which the first is about to leave.
+			// Two runs of a task; the first is about to end.
 			{AllocID: "b", Task: "t", State: handoff.Parked, Uses: use(30, 0, 25, 0)},
 			{AllocID: "b", Task: "t", State: handoff.Running, Uses: use(30, 7, 0, 2)},
 		},

@@ -230,7 +230,7 @@ func (f *Files) Remove() error {
 	return nil
 }
 
-// Sizes are the sizes of the matches in bytes, by the task's paths.
+// Sizes returns the sizes of the matches in bytes, by the task's paths.
 func (f *Files) Sizes(s State) map[string]int64 {
 	sizes := make(map[string]int64, len(s))
 	for name, is := range s {
@@ -285,8 +285,7 @@ func (f *Files) Wait(ctx context.Context, before State) (Saved, error) {
 	}
 }
 
-// newest is the match written last since before, and whether any is still being
-// written.
+// newest returns the match written last since before, and whether any is still being written.
 func (f *Files) newest(now, before State, unchanged map[string]int) (name string, busy bool) {
 	for _, n := range slices.Sorted(maps.Keys(now)) {
 		if now[n] == before[n] || now[n].bytes == 0 {

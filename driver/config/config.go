@@ -30,7 +30,7 @@ const (
 
 func Engines() []string { return []string{EngineDocker, EngineExec} }
 
-// common are the options that belong to no policy, as written: durations are strings.
+// common are the options that belong to no policy, unparsed: durations are strings.
 type common struct {
 	Engine          string  `json:"engine"`
 	Policy          string  `json:"policy"`
@@ -105,7 +105,7 @@ type Settings struct {
 	IOWeight        bool
 	NoProgressAfter time.Duration
 	DockerTimeout   time.Duration
-	DockerOutage    time.Duration // 0 = a task is given up at once
+	DockerOutage    time.Duration // 0 = give up after one attempt
 	Metrics         metricsserver.Address
 }
 

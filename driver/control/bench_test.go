@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// paperKernel reads files like a real cgroup.
+// paperKernel reads files, like a real cgroup.
 type paperKernel struct {
 	*kernel
 	path string
@@ -41,11 +41,10 @@ func (k paperKernel) Read() (limits.Limits, error) {
 	return k.kernel.Read()
 }
 
-// BenchmarkLoop is a second of the loop with 100 tasks that report twice a second,
-// under each policy: logs, usage, growth, decisions every 20 s and status files,
-// without pictures, which have their own budget (package publish). core% is CPU time
-// (user and system) per second, in per cent of a core, less that for writing the logs.
-// It runs in real time: -benchtime 40x.
+// BenchmarkLoop measures the loop with 100 tasks that report twice a second, under each policy:
+// logs, usage, growth, decisions every 20 s and status files. Pictures have their own budget
+// (package publish). core% is CPU time (user and system) per second, in per cent of a core, less
+// the cost of writing the logs. It runs in real time: -benchtime 40x.
 func BenchmarkLoop(b *testing.B) {
 	for _, name := range policies.Names() {
 		b.Run(name, func(b *testing.B) {

@@ -1,14 +1,14 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package control is the loop beside a node's tasks: it collects the observers'
-// measurements (package measure), takes a snapshot of the node (policy.Snapshot), asks
-// the policy, plans limits (package plan), enforces them (package enforce) and
-// publishes the result (package publish). Start with Controller.Run and decide.
+// Package control is the control loop of a node: it collects the observers' measurements (package
+// measure), takes a snapshot of the node (policy.Snapshot), evaluates the policy, plans limits
+// (package plan), enforces them (package enforce) and publishes the result (package publish). Start
+// with Controller.Run and decide.
 //
-// One goroutine owns all state; anything that may block (reading progress, the engine's
-// daemon, drawing) runs in others. The loop never returns an error to Nomad: a task
-// that cannot be measured or limited runs as under plain Nomad.
+// One goroutine owns all state; anything that may block (reading progress, the engine's daemon,
+// drawing) runs in others. The loop never returns an error to Nomad: a task that cannot be measured
+// or limited runs as under plain Nomad.
 package control
 
 import (
@@ -36,7 +36,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// Options configure a Controller; they must be valid.
+// Options configure a Controller. They must be valid.
 type Options struct {
 	Engine    string // for the status
 	Policy    policy.Decider
@@ -45,40 +45,38 @@ type Options struct {
 	Mode      plan.Mode
 
 	Interval    time.Duration
-	MaxInterval time.Duration // its maximum
+	MaxInterval time.Duration // maximum of Interval
 
 	SpeCon         specon.Params
-	SpeConInterval time.Duration // over which a gain is measured
+	SpeConInterval time.Duration // period of SpeCon's Algorithm 1
 
 	PoolCores     policy.Cores
-	PoolFixed     bool    // set by the operator: tasks' own cores are not subtracted
+	PoolFixed     bool    // set by the operator: tasks' `cores` are not subtracted
 	NodeMemory    float64 // bytes
 	QuotaMinCores float64
-	IOWeight      bool // also set block I/O weights, if the kernel has them
+	IOWeight      bool // also set block I/O weights, if the kernel supports them
 
-	// SharedCores counts the CPUs that no task owns (limits.SharedCores); nil if only
-	// Ebbtide's own tasks count.
+	// SharedCores returns the number of CPUs that no task owns (limits.SharedCores). If nil, only
+	// Ebbtide's own tasks are counted.
 	SharedCores func() (int, error)
 
-	// OwnQuota reads the plugin's CPU quota in cores, 0 if none (limits.OwnQuota); nil
-	// to ignore it. It may change at any time.
+	// OwnQuota returns the plugin's current CPU quota in cores, 0 if none (limits.OwnQuota); nil to
+	// ignore it.
 	OwnQuota func() (float64, error)
 
-	// Idle reads the machine's idle time in core-seconds (limits.IdleTime); nil if
-	// unknown.
+	// Idle returns the machine's idle time in core-seconds (limits.IdleTime); nil if unknown.
 	Idle func() (float64, error)
 
-	// NoProgressAfter is how long a task's output may lack progress before an event
-	// reports it.
+	// NoProgressAfter is the time without progress in a task's output after which an event reports
+	// it.
 	NoProgressAfter time.Duration
 
-	// Node returns the Nomad node's ID, "" while unknown; nil if always unknown.
+	// Node returns the Nomad node's ID, "" or nil if unknown.
 	Node func() string
 
-	// Emit sends an event to Nomad, from another goroutine.
+	// Emit sends an event to Nomad. It is called outside the loop.
 	Emit func(publish.Event)
 
-	// Metrics are kept up to date.
 	Metrics *metrics.Metrics
 }
 
@@ -98,40 +96,40 @@ type Cgroup interface {
 type Task struct {
 	ID, AllocID, Name, JobID string
 
-	SharedDir string      // the allocation's shared directory (NOMAD_ALLOC_DIR): output
-	Private   private.Dir // the allocation's private directory
+	SharedDir string // the allocation's shared directory (NOMAD_ALLOC_DIR), for output
+	Private   private.Dir
 
-	// Open opens the source of the task's progress. Where describes it; "" is the
-	// task's output.
+	// Open opens the source of the task's progress. Where describes the source; "" means the task's
+	// output.
 	Open  func() (progress.Source, error)
 	Where string
 
-	// Work is what is known of the task's size before it reports.
+	// Work is the task's size as declared before it reports.
 	Work remaining.Declared
-	// OnEnd is called with the last measurement, outside the loop.
+	// OnEnd receives the last measurement. It is called outside the loop.
 	OnEnd func(measure.Measurement)
 
-	// Targets are the job's; with Targets.QoE the task is a service, and its reports
-	// are response times.
+	// Targets are the job's. With Targets.QoE the task is a service, and its reports are response
+	// times.
 	Targets target.Targets
-	// Watcher detects the targets of a training task; nil without any.
+	// Watcher detects the targets of a training task; nil without targets.
 	Watcher *target.Watcher
-	// OnTarget is called, outside the loop, when a target is first reached. After the
-	// objective there are no more decisions for the task.
+	// OnTarget is called outside the loop when a target is first reached. After the objective, the
+	// task gets no more decisions.
 	OnTarget func(target.Reached)
 
-	Limited bool    // false: never limit it
-	Movable bool    // its job allows moves to another node
-	Pinned  float64 // cores that the task owns (`cores`), outside the pool
-	Shares  uint64  // requested from Nomad, if the kernel's are unreadable
+	Limited bool    // false: never limited
+	Movable bool    // the job allows moves to another node
+	Pinned  float64 // number of cores the task owns (`cores`), outside the pool
+	Shares  uint64  // requested from Nomad; used if the kernel's cannot be read
 
-	// Recovered means that the task was running before this loop.
+	// Recovered means that the task started before this loop.
 	Recovered bool
 
 	// Locate finds the task's cgroup; it may call a daemon.
 	Locate func(context.Context) (Cgroup, error)
-	// GPU reads how the task fares on a shared card; nil: it has no seat on one. The error
-	// wraps fs.ErrNotExist if nothing is reported.
+	// GPU reads the device plugin's report of the task; nil: it has no seat on a card. The error
+	// wraps fs.ErrNotExist if there is no report.
 	GPU func() (handoff.Report, error)
 
 	// Apply sets the task's limits; it may call a daemon.
@@ -155,26 +153,26 @@ type Controller struct {
 	posted []func(context.Context)
 	wake   chan struct{}
 
-	// Owned by the loop.
-	tasks      []*task // in order of arrival
+	// The fields below are owned by the loop.
+	tasks      []*task // by arrival
 	interval   time.Duration
 	nextRun    time.Time
-	decided    time.Time       // when the last decision was made
-	measuring  bool            // a run waits for the observers
+	decided    time.Time       // time of the last decision
+	measuring  bool            // waiting for the observers
 	pool       policy.Cores    // at the last decision
-	graceUntil time.Time       // no decisions before: tasks are still being recovered
-	alpha      float64         // of the last decision, NaN if the policy has none
-	state      json.RawMessage // the policy's own
+	graceUntil time.Time       // no decisions before, while tasks are being recovered
+	alpha      float64         // of the last decision; NaN if the policy has none
+	state      json.RawMessage // of the policy
 	floor      float64         // of the last decision
-	guarded    bool            // the last decision guarantees its limits for an interval only
-	nextSpeCon time.Time       // when SpeCon's Algorithm 1 is due
-	leftCores  policy.Cores    // use of tasks that left since the last regular run
+	guarded    bool            // the last decision guarantees its limits for one interval only
+	nextSpeCon time.Time       // SpeCon's Algorithm 1 is due
+	leftCores  policy.Cores    // CPU use of tasks that left since the last regular decision
 	damper     *plan.Damper
 	snapshot   snapshot
 	twins      twins
 }
 
-// New returns a Controller, to be started by Run.
+// New returns a Controller; call Run to start it.
 func New(opts Options, logger hclog.Logger) *Controller {
 	return &Controller{
 		opts:     opts,
@@ -193,13 +191,13 @@ func (c *Controller) Add(t Task) {
 	c.post(func(ctx context.Context) { c.add(ctx, t) })
 }
 
-// Ended is the loop's result for an ended task.
+// Ended is what the loop reports about a removed task.
 type Ended struct {
 	Reported bool          // an event was sent
-	Run      remaining.Run // its cost, as far as read by then
+	Run      remaining.Run // cost as last read
 }
 
-// Remove removes an ended task. It does not block; the channel receives the result.
+// Remove removes an ended task. It does not block; the channel receives one value.
 func (c *Controller) Remove(id string) <-chan Ended {
 	ended := make(chan Ended, 1)
 	c.post(func(ctx context.Context) { ended <- c.remove(ctx, id) })
@@ -215,8 +213,8 @@ func (c *Controller) Earlier(id string, run remaining.Run) {
 	})
 }
 
-// Moving sets the state of a task's move. While it saves, the task has Nomad's limits,
-// because ours would delay the move. It does not block.
+// Moving sets the state of a task's move. While the task saves it has Nomad's limits, because
+// Ebbtide's would delay the move. It does not block.
 func (c *Controller) Moving(id string, m status.Move) {
 	c.post(func(ctx context.Context) {
 		t := c.find(id)
@@ -231,7 +229,7 @@ func (c *Controller) Moving(id string, m status.Move) {
 	})
 }
 
-// Step returns the last step that a task has reported; NaN if unknown.
+// Step returns the last step reported by a task; NaN if unknown or ctx is done.
 func (c *Controller) Step(ctx context.Context, id string) float64 {
 	step := make(chan float64, 1)
 	c.post(func(context.Context) {
@@ -267,13 +265,12 @@ func (c *Controller) takePosted() []func(context.Context) {
 	return fs
 }
 
-// tickEvery allows several reports per interval; at most once a second with the default
-// interval.
+// tickEvery allows several reports per interval: with the default interval, one second.
 func (c *Controller) tickEvery() time.Duration {
 	return min(max(c.opts.Interval/10, 100*time.Millisecond), time.Second)
 }
 
-// Run runs the loop until ctx is done. Limits then stay, as tasks outlive the plugin.
+// Run runs the loop until ctx is done. It leaves the limits, as tasks outlive the plugin.
 func (c *Controller) Run(ctx context.Context) {
 	go c.plots.Run(ctx)
 	c.loop(ctx)
@@ -313,14 +310,13 @@ func (c *Controller) tick(ctx context.Context) {
 	c.opts.Metrics.Tick.Observe(time.Since(now).Seconds())
 }
 
-// measureWithin bounds the wait for observers. A slower one takes part with its last
-// measurement.
+// measureWithin bounds the wait for observers. The last measurement of a slower one is used.
 func (c *Controller) measureWithin() time.Duration {
 	return min(c.opts.Interval/10, time.Second)
 }
 
-// runWhenDue decides at the end of an interval, and categorises for the shim at the end
-// of one of SpeCon's, after the observers have measured.
+// runWhenDue decides at the end of an interval and, at the end of one of SpeCon's, categorises for
+// the shim, after the observers have measured.
 func (c *Controller) runWhenDue(ctx context.Context, now time.Time) {
 	if c.nextSpeCon.IsZero() {
 		c.nextSpeCon = now.Add(c.opts.SpeConInterval)
@@ -368,8 +364,8 @@ func (c *Controller) add(ctx context.Context, t Task) {
 	c.tasks = append(c.tasks, s)
 	c.restoreTwins(s)
 	if t.Recovered {
-		// The driver recovers tasks one by one: deciding over the first few would
-		// release limits only to set them again.
+		// The driver recovers tasks one by one: a decision over the first few would lift limits
+		// that are soon set again.
 		c.graceUntil = time.Now().Add(min(c.opts.Interval, 3*time.Second))
 	}
 	c.locate(ctx, s, 100*time.Millisecond)
@@ -398,12 +394,12 @@ func (c *Controller) locate(ctx context.Context, t *task, retry time.Duration) {
 				c.nextRun = c.graceUntil
 				return
 			}
-			c.decide(ctx, policy.EventJoin) // Algorithm 2: a join runs Algorithm 1 at once
+			c.decide(ctx, policy.EventJoin) // Algorithm 2: a join runs Algorithm 1
 		})
 	}()
 }
 
-// remove removes a task, writes its last status and decides for the others.
+// remove removes a task, writes its last status and decides for the remaining ones.
 func (c *Controller) remove(ctx context.Context, id string) (ended Ended) {
 	t := c.find(id)
 	if t == nil {
@@ -429,16 +425,16 @@ func (c *Controller) remove(ctx context.Context, id string) (ended Ended) {
 		c.leftCores += t.cores
 	}
 	if len(c.tasks) > 0 && !now.Before(c.graceUntil) {
-		c.decide(ctx, policy.EventLeave) // Algorithm 2: so does a leave
+		c.decide(ctx, policy.EventLeave) // Algorithm 2: as does a leave
 	}
 	return ended
 }
 
-// lateOutput is how long a task's last lines may take through Nomad's log collector.
+// lateOutput bounds the delay of a task's last lines in Nomad's log collector.
 const lateOutput = 500 * time.Millisecond
 
-// finalStatus corrects the last status with late reports, unless the task has been
-// restarted: the files are then the new one's.
+// finalStatus corrects the last status by late reports, unless the task has been restarted: then
+// the files are the new run's.
 func (c *Controller) finalStatus(t *task, reports int64) {
 	for _, o := range c.tasks {
 		if o.AllocID == t.AllocID && o.Name == t.Name {

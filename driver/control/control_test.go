@@ -43,11 +43,11 @@ type kernel struct {
 	limits limits.Limits
 
 	resources limits.Resources
-	wanted    time.Duration // by its threads
+	wanted    time.Duration // of its threads
 	ioSets    []uint64
 
 	refuse error
-	ignore bool // accept, but do nothing
+	ignore bool // accept writes, but ignore them
 	sets   int
 }
 
@@ -125,7 +125,7 @@ type fake struct {
 	Task
 	*kernel
 	log      *os.File
-	progress progress.Config // read when the task is started
+	progress progress.Config // read at the task's start
 }
 
 func bubble(f func(t *testing.T)) func(t *testing.T) {
@@ -172,7 +172,7 @@ func (n *node) run(opts Options) {
 	time.Sleep(500 * time.Millisecond)
 }
 
-// restart replaces the controller, as a restart of the plugin, and recovers the tasks.
+// restart replaces the controller, like a restart of the plugin, and recovers the tasks.
 func (n *node) restart(change func(*Options), fakes ...*fake) {
 	n.t.Helper()
 	n.stop()
@@ -222,7 +222,7 @@ func (n *node) remove(f *fake) {
 	synctest.Wait()
 }
 
-// behaviour maps tasks to what they do in a second: CPU-seconds used, and a line.
+// behaviour maps tasks to their CPU-seconds and output line of the next second.
 type behaviour = map[*fake]func() (cpu float64, line string)
 
 func (n *node) second(tasks behaviour) {
@@ -238,8 +238,7 @@ func (n *node) second(tasks behaviour) {
 	n.pass(time.Second)
 }
 
-// pass lets time pass, with the test's changes visible to the loop, which owns its
-// state.
+// pass advances time, and publishes the test's changes to the loop, which owns its state.
 func (n *node) pass(d time.Duration) {
 	n.t.Helper()
 	n.c.post(func(context.Context) {})
@@ -275,8 +274,7 @@ func (f *fake) shown(t testing.TB) status.Status {
 	return st
 }
 
-// learner is a behaviour: a loss that falls as e^(−k·cpu), on cpu cores, with
-// deterministic noise.
+// learner is a behaviour: a loss that falls as e^(−k·cpu), on cpu cores, with deterministic noise.
 func learner(k, cpu, noise float64) func() (float64, string) {
 	var used float64
 	step := 0
@@ -361,8 +359,7 @@ func TestRecoveryRestoresAndKeepsLimits(t *testing.T) {
 		inForce, sets := flat.limits, flat.sets
 		must.NotEq(t, uint64(1000), inForce.Shares)
 
-		// Files that the task can write are ignored: a forged status once gave a task
-		// 262144 shares.
+		// Files that the task can write are ignored: a forged status must not set shares.
 		must.NoError(t, os.WriteFile(filepath.Join(flat.SharedDir, "data/ebbtide/flat.json"),
 			[]byte(`{"category": "NL", "limit": {"fraction": 1, "shares": 262144}, "resume": {"run": "flat-1", "base": {"Shares": 262144}}}`), 0o644))
 		must.NoError(t, os.WriteFile(filepath.Join(flat.SharedDir, "data/ebbtide/flat.csv"), []byte("forged\n"), 0o644))
@@ -376,7 +373,7 @@ func TestRecoveryRestoresAndKeepsLimits(t *testing.T) {
 		n.seconds(20, do)
 		must.Eq(t, policy.CL, after.decision.Category)
 		must.Eq(t, policy.NL, n.c.find(grows.ID).decision.Category)
-		n.pass(2 * time.Second) // for a report after the last tick
+		n.pass(2 * time.Second) // reports after the last tick
 		must.Eq(t, 110, after.m.Reports, must.Sprint("no report is read twice, none is lost"))
 		must.LessEq(t, sets+2, flat.sets)
 	})(t)
@@ -400,7 +397,7 @@ func TestForgedStateIsNone(t *testing.T) {
 	})(t)
 }
 
-// slow is a source that takes long, as a valid pattern can.
+// slow is a source that is slow, as a valid pattern can be.
 type slow struct {
 	progress.Source
 	takes time.Duration
@@ -453,11 +450,11 @@ func TestSourceThatHangs(t *testing.T) {
 		must.InDelta(t, 90, n.c.find(grows.ID).m.Report.Step, 1)
 		n.remove(hangs)
 		n.stop()
-		time.Sleep(10 * time.Minute) // until it is over
+		time.Sleep(10 * time.Minute) // until it ends
 	})(t)
 }
 
-// A slow interval and a join once made NL → WL → CL of one measurement.
+// One measurement changes the category once, despite a slow interval and a join.
 func TestCategoryChangesOnNewEvidenceOnly(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
@@ -483,8 +480,8 @@ func TestCategoryChangesOnNewEvidenceOnly(t *testing.T) {
 	})(t)
 }
 
-// Use and limits refer to the same pool: with 2 of 8 cores owned by others and the rest
-// in use, it is full.
+// Use and limits refer to the same pool: with 2 of 8 cores owned by others and the rest in use, it
+// is full.
 func TestUseIsAPartOfThePoolThatIsLimited(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, func(o *Options) {
@@ -502,7 +499,7 @@ func TestUseIsAPartOfThePoolThatIsLimited(t *testing.T) {
 	})(t)
 }
 
-// A task's entitlement is Nomad's, not 1/n: 1438 shares were "fair" to one with 8000.
+// A task's entitlement is Nomad's, not 1/n.
 func TestEntitlement(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
@@ -547,8 +544,8 @@ func TestTaskWithoutCgroup(t *testing.T) {
 	})(t)
 }
 
-// The node's last snapshot is in the private directory of one allocation, valid for
-// every policy.
+// The node's last snapshot is in the private directory of one allocation, and valid for every
+// policy.
 func TestSnapshotIsWhatDecideReads(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, func(o *Options) { o.Policies = map[string]json.RawMessage{"flowcon": json.RawMessage(`{"beta": 3}`)} })
@@ -790,7 +787,7 @@ func TestLastLookLeavesATaskStartedAnewAlone(t *testing.T) {
 		_, err := fmt.Fprintln(f.log, "step=6 loss=0.25")
 		must.NoError(t, err)
 
-		anew := &fake{Task: f.Task, kernel: f.kernel, log: f.log} // as after a restart in the same allocation
+		anew := &fake{Task: f.Task, kernel: f.kernel, log: f.log} // restarted in the same allocation
 		anew.ID = "t-2"
 		n.start(anew)
 		n.second(behaviour{anew: learner(0.01, 1, 0)})
@@ -803,7 +800,7 @@ func TestLastLookWithoutAReader(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
 		f := n.task("t")
-		f.progress.Pattern = "(" // as if not validated
+		f.progress.Pattern = "(" // not validated
 		n.start(f)
 		n.remove(f)
 		n.seconds(1, nil)
@@ -830,7 +827,7 @@ func TestHistoryAndStatusAreWritten(t *testing.T) {
 		n.start(f)
 		do := behaviour{f: learner(0.01, 1, 0)}
 		n.seconds(40, do)
-		n.seconds(1, nil) // for a tick
+		n.seconds(1, nil) // one tick
 		st := f.shown(t)
 		must.Eq(t, "loss", st.Metric)
 		must.Eq(t, "min", st.Goal)

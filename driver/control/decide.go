@@ -15,8 +15,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// decide takes a snapshot, asks the policy about the tasks that are known and limited,
-// and enforces its outcome.
+// decide takes a snapshot, evaluates the policy for the tasks that are located and limited, and
+// enforces its outcome.
 func (c *Controller) decide(ctx context.Context, event policy.Event) {
 	now := time.Now()
 	c.pool = c.poolCores()
@@ -28,8 +28,7 @@ func (c *Controller) decide(ctx context.Context, event policy.Event) {
 		}
 		t.refresh(now)
 		if event == policy.EventNone || t.cores == 0 {
-			// A join or leave does not close the others' interval: it may come right
-			// after the last one.
+			// A join or leave does not close the others' interval, which may have just begun.
 			t.closeInterval(now, c.opts.NodeMemory)
 		} else {
 			t.readUsage()
@@ -37,18 +36,18 @@ func (c *Controller) decide(ctx context.Context, event policy.Event) {
 		switch {
 		case t.Limited:
 			tasks = append(tasks, t)
-		case t.Pinned == 0: // its CPU is in the pool nevertheless
+		case t.Pinned == 0: // unlimited, but running in the pool
 			outside += t.cores
 		}
 	}
 	s := c.takeSnapshot(tasks, outside, event, now)
 	c.advanceTwins(&s, tasks, outside-c.leftCores, now)
 	if event == policy.EventNone {
-		// Used for a part of the interval, so counted in this run.
+		// It was used during the interval, so it counts in this run.
 		c.leftCores = 0
 	}
 	if err := c.opts.Policy.Check(s); err != nil {
-		// Our own fault; the limits stay as they are.
+		// A bug. The limits stay as they are.
 		c.opts.Metrics.DecisionErrors.Inc()
 		c.log.Error("skipping the decision: invalid snapshot", "policy", c.opts.Policy.Name, "error", err)
 	} else {
@@ -56,7 +55,7 @@ func (c *Controller) decide(ctx context.Context, event policy.Event) {
 	}
 	c.snapshot.keep(s)
 	if next := now.Add(c.interval); event == policy.EventNone || !c.nextRun.After(now) || next.Before(c.nextRun) {
-		c.nextRun = next // frequent joins must not postpone it for ever
+		c.nextRun = next // frequent joins must not postpone it
 	}
 	c.enforce(ctx, tasks, now)
 	c.decided = now
@@ -101,7 +100,7 @@ func (c *Controller) accept(tasks []*task, out policy.Outcome, now time.Time) {
 	if len(tasks) == 0 {
 		c.interval = c.opts.Interval
 	}
-	for i, t := range tasks { // ghosts come after them
+	for i, t := range tasks { // ghosts follow them
 		t.accept(out.Tasks[i], now)
 		c.opts.Metrics.Decisions.WithLabelValues(c.opts.Policy.Name, out.Tasks[i].Rule).Inc()
 	}
@@ -141,8 +140,8 @@ func (c *Controller) enforce(ctx context.Context, tasks []*task, now time.Time) 
 	}
 }
 
-// poolCores is the pool less the cores that tasks own (`cores`), also those of other
-// drivers as far as in Nomad's cpuset; at most the plugin's own quota.
+// poolCores returns the pool less the cores that tasks own (`cores`), including other drivers'
+// tasks where Nomad's cpuset shows them, and at most the plugin's own quota.
 func (c *Controller) poolCores() policy.Cores {
 	pool := c.opts.PoolCores
 	if c.opts.PoolFixed {

@@ -15,11 +15,11 @@ import (
 )
 
 type reportedState struct {
-	unreadable string    // why its progress is unreadable
-	readAt     time.Time // when that was last logged
+	unreadable string    // reason why progress is unreadable
+	readAt     time.Time // last warning about it
 	empty      bool
 	unlocated  bool // no cgroup found
-	missed     int  // consecutive decisions that found a service in class B
+	missed     int  // consecutive decisions with the service in class B
 	misses     bool // target missed
 	gpuWaits   bool // long wait for GPU memory
 	unparked   bool // memory could not be parked
@@ -39,7 +39,7 @@ func (t *task) where() string {
 	return t.Where
 }
 
-// locatedWithin is how long a task's cgroup may be missing before an event reports it.
+// locatedWithin is the time without a cgroup after which an event reports it.
 const locatedWithin = 10 * time.Second
 
 func (t *task) notLocated(err error) {
@@ -51,7 +51,7 @@ func (t *task) notLocated(err error) {
 	t.show.Enqueue("cgroup", "cannot find its cgroup; its CPU is neither measured nor limited: "+err.Error())
 }
 
-// logEvery is the minimum time between two warnings about the same problem of a task.
+// logEvery is the minimum time between two warnings about one problem of a task.
 const logEvery = 30 * time.Second
 
 func (t *task) reportProgress(was measure.Measurement, now time.Time) {
@@ -63,7 +63,7 @@ func (t *task) reportProgress(was measure.Measurement, now time.Time) {
 		unreadable = t.m.Failure.Error()
 	}
 	if (t.reported.unreadable == "") != (unreadable == "") {
-		level := hclog.Debug // a task can make it alternate at will
+		level := hclog.Debug // a task can alternate it at will
 		if now.Sub(t.reported.readAt) >= logEvery {
 			level, t.reported.readAt = hclog.Warn, now
 		}
@@ -108,7 +108,7 @@ func (t *task) noProgress() string {
 		"Check its output with `ebbtide progress` and set progress { metric = … } or progress { pattern = … } in its config", t.m.Lines)
 }
 
-// reportLimits reports once that a limit could not be set, and when it can be again.
+// reportLimits reports that a limit could not be set, and that it can be set again.
 func (t *task) reportLimits(was error) {
 	err := t.enforced.Err
 	switch {
@@ -122,8 +122,8 @@ func (t *task) reportLimits(was error) {
 	}
 }
 
-// reportCategory reports convergence and its end, unless the task has not reported: an
-// earlier run may have determined its category.
+// reportCategory reports convergence and its end. It needs a report of the task, since the category
+// may be an earlier run's.
 func (t *task) reportCategory(d policy.Decision) {
 	const kind = "category"
 	if t.m.Reports == 0 {
@@ -148,12 +148,11 @@ func (t *task) reportCategory(d policy.Decision) {
 	}
 }
 
-// missedOften is the number of consecutive decisions that find a service too slow
-// before an event reports it.
+// missedOften is the number of consecutive decisions with a service in class B after which an event
+// reports it.
 const missedOften = 3
 
-// reportClass reports that a service repeatedly misses its target, and that it meets it
-// again.
+// reportClass reports that a service repeatedly misses its target, and that it meets it again.
 func (t *task) reportClass(class policy.Class) {
 	switch {
 	case class == policy.Bad:

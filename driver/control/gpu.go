@@ -14,8 +14,8 @@ import (
 
 const longWait = 10 * time.Second
 
-// refreshGPU reads the device plugin's report of the task's seat. There is none while
-// the plugin is down or the task has not used its card.
+// refreshGPU reads the device plugin's report of the task's seat. There is none while the plugin is
+// down or before the task has used its card.
 func (t *task) refreshGPU(now time.Time) {
 	if t.GPU == nil {
 		return
@@ -40,7 +40,7 @@ func (t *task) refreshGPU(now time.Time) {
 	t.reportGPU(last, r, now)
 }
 
-// reportGPU tells people what has become of the task's memory.
+// reportGPU publishes changes of the state of the task's GPU memory.
 func (t *task) reportGPU(last, r handoff.Report, now time.Time) {
 	const kind = "gpu"
 	for state, mark := range map[handoff.State]string{handoff.Parked: "gpu.parked", handoff.Paused: "gpu.paused"} {
@@ -55,7 +55,7 @@ func (t *task) reportGPU(last, r handoff.Report, now time.Time) {
 	}
 	if r.State == handoff.Lost && last.State != handoff.Lost {
 		t.show.Happened("gpu.lost")
-		t.show.Send("gpu.lost", "GPU: "+r.Why, now) // the task may end soon
+		t.show.Send("gpu.lost", "GPU: "+r.Why, now) // not queued: the task may end soon
 	}
 	if r.Unparked != "" && r.Unparked != last.Unparked && !t.reported.unparked {
 		t.reported.unparked = true

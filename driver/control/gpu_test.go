@@ -16,8 +16,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// A task's GPU state is in its status, and events report freezes, their duration, and
-// long waits.
+// A task's GPU state is in its status, and events report freezes, their duration, and long waits.
 func TestGPU(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)

@@ -10,15 +10,15 @@ import (
 	"github.com/ebbtide/ebbtide/driver/metrics"
 )
 
-// counted is the part of a task's figures that the node's counters include already. Those
-// counters include ended tasks, so they cannot be sums over the running ones.
+// counted are the task's figures that the node's counters already include. The counters include
+// ended tasks, so they are not sums over the running ones.
 type counted struct {
 	usage             limits.Usage
 	reports, failures int64
 	dropped           int // events
 }
 
-// count adds a task's new figures to the node's counters.
+// count adds the increase of a task's figures to the node's counters.
 func (c *Controller) count(t *task) {
 	m, was := c.opts.Metrics, t.counted
 	t.counted = counted{t.usage, t.m.Reports, t.m.Failures, t.show.Dropped()}

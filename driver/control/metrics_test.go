@@ -16,7 +16,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/metrics"
 )
 
-// metric is the sum over the series of a metric that have these labels, written a=b.
+// metric sums a metric's series that have these labels, written a=b.
 func (n *node) metric(name string, labels ...string) (sum float64) {
 	n.t.Helper()
 	families, err := n.c.opts.Metrics.Registry.Gather()
@@ -69,7 +69,7 @@ func TestMetrics(t *testing.T) {
 		must.Greater(t, 0, n.metric("loop_duration_seconds", "step=decide"))
 		must.Greater(t, 30, n.metric("loop_duration_seconds", "step=tick"))
 		must.Between(t, 0, float64(time.Now().Unix())-n.metric("last_decision_timestamp_seconds"), 2*n.metric("interval_seconds"))
-		changed := func(refuse error) { // by somebody else
+		changed := func(refuse error) { // by another process
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			a.refuse, a.limits.Shares = refuse, 7
@@ -89,7 +89,7 @@ func TestMetrics(t *testing.T) {
 		must.Eq(t, 2, n.metric("tasks_ended_total"))
 		must.Eq(t, 65*1.5, n.metric("cpu_seconds_total"), must.Sprint("what has ended still counts"))
 	}))
-	// What an earlier process of the plugin has counted is not counted again.
+	// Figures counted by an earlier process of the plugin are not counted again.
 	t.Run("recovered", bubble(func(t *testing.T) {
 		n := newNode(t, nil)
 		a := n.task("a")

@@ -12,11 +12,11 @@ import (
 
 const mib = 1 << 20
 
-// resources are a task's uses besides CPU, and its growth efficiency for each (FlowCon,
-// eq. 2). R is a rate in MiB/s for disk and network, whose capacity is unknown, and for
-// memory the fraction of the node's. NaN: unknown.
+// resources are a task's uses of resources other than CPU, and its growth efficiency for each
+// (FlowCon, eq. 2). R is a rate in MiB/s for disk and network, whose capacity is unknown, and a
+// fraction of the node's for memory. NaN: unknown.
 type resources struct {
-	last limits.Resources // at the last decision
+	last limits.Resources // at the previous decision
 
 	memory, memoryG   float64 // MiB
 	block, blockG     float64 // MiB/s
@@ -28,11 +28,11 @@ func newResources() resources {
 	return resources{limits.Resources{MemoryBytes: n, BlockBytes: n, NetworkBytes: n}, n, n, n, n, n, n}
 }
 
-// close ends a measurement interval of some seconds. progress is P, nil if unknown;
-// node is the node's memory in bytes.
+// close ends a measurement interval of the given seconds. progress is P, nil if unknown; node is
+// the node's memory in bytes.
 func (r *resources) close(now limits.Resources, seconds, node float64, progress *float64) {
 	rate := func(now, before float64) float64 {
-		// A sum over processes falls when one of them ends.
+		// A sum over processes falls when a process exits.
 		return max(now-before, 0) / mib / seconds
 	}
 	r.memory = now.MemoryBytes / mib

@@ -20,16 +20,16 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// resume is a task's state for a later process of the plugin, sealed in the
-// allocation's private directory.
+// resume is a task's state for a later plugin process, sealed in the allocation's private
+// directory.
 type resume struct {
-	// Run is the task's ID, which changes when Nomad restarts the task. All except
-	// Offset are valid for this run only.
+	// Run is the task's ID, which changes when Nomad restarts the task. All fields except Offset
+	// are valid for this run only.
 	Run    string          `json:"run"`
-	Offset json.RawMessage `json:"offset,omitempty"` // of the source of progress
+	Offset json.RawMessage `json:"offset,omitempty"` // in the source of progress
 
 	Base limits.Limits `json:"base"`
-	// Conversion is how the runtime converted Nomad's shares to a weight.
+	// Conversion is the runtime's conversion of Nomad's shares to a weight.
 	Conversion limits.Conversion `json:"conversion"`
 
 	Decision policy.Decision `json:"decision"`
@@ -41,7 +41,7 @@ type resume struct {
 	Began time.Time         `json:"began"`
 	Fair  policy.CPUSeconds `json:"fair"` // of the twin
 	Used  policy.CPUSeconds `json:"used"` // by the task at that time
-	Most  policy.Cores      `json:"most"` // that the task can use
+	Most  policy.Cores      `json:"most"` // the task's cap
 	Over  time.Time         `json:"over,omitzero"`
 	First policy.CPUSeconds `json:"first"`
 	Ended bool              `json:"ended"`
@@ -85,7 +85,7 @@ func (t *task) state() []byte {
 	return data
 }
 
-// restore restores the state of an earlier process, and returns the observer's part.
+// restore restores the state stored by an earlier process, and returns the observer's part.
 func (t *task) restore() measure.Resume {
 	data, err := t.Private.ReadSealed(private.StateName(t.Name), maxState)
 	var r resume
@@ -99,7 +99,7 @@ func (t *task) restore() measure.Resume {
 		return measure.Resume{}
 	}
 	if r.Run != t.ID {
-		if !r.Ended && r.Used > r.Fair { // the machine went down while it ran
+		if !r.Ended && r.Used > r.Fair { // its end was missed: the machine failed
 			t.earlier = &policy.Task{
 				ID: r.Run, Kind: policy.Training, Entitlement: float64(r.Conversion.Weight(r.Base.Shares)), CapCores: r.Most,
 				CPUS: r.Used, FairCPUS: r.Fair, Ended: true,

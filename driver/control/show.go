@@ -13,7 +13,7 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-// showEvery is the minimum time between writes of a task's status: longer with many
+// showEvery returns the minimum time between writes of a task's status. It grows with the number of
 // tasks, for a constant cost.
 func (c *Controller) showEvery() time.Duration {
 	return max(time.Second, time.Duration(len(c.tasks))*200*time.Millisecond)

@@ -10,8 +10,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 )
 
-// snapshot is the node's last one, written for `ebbtide snapshot` to the private
-// directory of the oldest task's allocation.
+// snapshot is the node's last one, written for `ebbtide snapshot` to the private directory of the
+// oldest task's allocation.
 type snapshot struct {
 	last   policy.Snapshot
 	dirty  bool

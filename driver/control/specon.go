@@ -11,13 +11,13 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// speconState is a task's state in SpeCon's Algorithm 1, which serves the shim's moves
-// and has no effect on the node's CPU.
+// speconState is a task's state in SpeCon's Algorithm 1. It serves the shim's moves and does not
+// affect CPU limits.
 type speconState struct {
-	interval uint64 // of the gain that the category was decided on
+	interval uint64 // of the measured gain that decided the category
 	category specon.Category
 	request  bool
-	since    time.Time // in this category
+	since    time.Time // start of this category
 	why      string
 }
 
@@ -28,14 +28,14 @@ func (c *Controller) categorise(now time.Time) {
 	for _, t := range c.tasks {
 		t.refresh(now)
 		if !t.Limited || t.cgroup == nil || t.kind() != policy.Training || t.m.Gain.Interval == t.specon.interval {
-			continue // not controlled, or its observer is late
+			continue // not limited, or its observer is late
 		}
 		t.specon.interval = t.m.Gain.Interval
 		tasks = append(tasks, t)
 		in.Tasks = append(in.Tasks, specon.Task{ID: t.ID, Category: t.specon.category, Gain: t.m.Gain.Value, PreviousGain: t.m.Gain.Previous})
 	}
 	if err := in.Validate(); err != nil {
-		// A bug; the categories stay as they are.
+		// A bug. The categories stay as they are.
 		c.log.Error("skipping the categorisation: invalid input", "error", err)
 		return
 	}

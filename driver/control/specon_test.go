@@ -12,8 +12,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 )
 
-// A task that converges beside two learning ones requests a move, until only one of
-// them learns.
+// A task that converges next to two learning ones requests a move, until only one of them learns.
 func TestSpeCon(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)

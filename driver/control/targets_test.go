@@ -23,7 +23,7 @@ import (
 
 func num(x float64) *float64 { return &x }
 
-// target makes a task with targets for its loss, and a channel of the reached ones.
+// target creates a task with targets for its loss, and a channel of reached targets.
 func (n *node) target(name string, targets target.Targets) (*fake, chan target.Reached) {
 	f := n.task(name)
 	f.progress.Metric = "loss"
@@ -63,7 +63,7 @@ func TestTargetsAreReachedOnce(t *testing.T) {
 		must.Eq(t, 0.5, marker.Target)
 
 		do[f] = says(0.19)
-		n.second(do) // at once, not at the next decision
+		n.second(do) // not only at the next decision
 		r = <-reached
 		must.Eq(t, policy.Objective, r.State)
 		must.StrContains(t, n.event("objective").Message, "has succeeded")
@@ -260,8 +260,8 @@ func TestSourceThatCannotBeOpened(t *testing.T) {
 	})(t)
 }
 
-// An error that a source returns once is reported, even if the next poll succeeds
-// before the loop's tick.
+// An error that a source returns once is reported, even if the next poll succeeds before the loop's
+// tick.
 func TestSourceThatFailsOnce(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)

@@ -22,49 +22,49 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// task is the loop's state of one task, owned by the loop.
+// task is the loop's state of a task. The loop owns it.
 type task struct {
 	Task
 	log             hclog.Logger
 	show            *publish.Task
 	start           time.Time // in this loop
-	began           time.Time // of the task's run, in whichever process
+	began           time.Time // start of the task's run, under any process
 	noProgressAfter time.Duration
 	gone            bool
 
 	// Measurements.
 	observer  *measure.Observer
-	m         measure.Measurement // the last one adopted
+	m         measure.Measurement // last adopted
 	usage     limits.Usage
 	counted   counted
 	interval  interval
 	cores     policy.Cores
-	response  *float64 // of a service, over the last interval, in seconds; nil = none
-	lastKnown *float64 // the last known response
+	response  *float64 // response time of a service over the last interval, in seconds; nil = none
+	lastKnown *float64 // last non-nil response
 	resources resources
 	fair      fair
-	gpu       *handoff.Report // nil: nothing is known of a seat
+	gpu       *handoff.Report // nil = no report
 
 	// Decisions.
 	decision policy.Decision
-	decided  uint64    // epoch that the category was decided on
-	since    time.Time // start of this category or class
+	decided  uint64    // epoch of the category's measurement
+	since    time.Time // start of the category or class
 	reached  policy.TargetState
 	specon   speconState
 
 	// Limits.
-	cgroup   Cgroup                 // nil until it is found
-	located  atomic.Pointer[Cgroup] // the same, for the observer
+	cgroup   Cgroup                 // nil until located
+	located  atomic.Pointer[Cgroup] // cgroup, for the observer
 	limiter  *enforce.Limiter
 	base     limits.Limits // set by Nomad
-	enforced enforce.State // as last shown
-	ioWeight uint64        // set by the loop; 0 = none yet
-	ioFailed bool          // the kernel has none
+	enforced enforce.State // as last published
+	ioWeight uint64        // set by the loop; 0 = none
+	ioFailed bool          // the kernel does not support it
 
 	move     status.Move
 	reported reportedState
-	restored *resume      // of this very run; nil = none
-	earlier  *policy.Task // the run before, as a ghost, if its end was missed
+	restored *resume      // state of this run; nil = none
+	earlier  *policy.Task // the previous run, as a ghost, if its end was missed
 }
 
 type interval struct {
@@ -142,7 +142,7 @@ func (c *Controller) attach(t *task, cg Cgroup) {
 			t.fair.cpu, t.fair.used = policy.CPUSeconds(u.CPUSeconds), policy.CPUSeconds(u.CPUSeconds)
 		}
 		if t.Recovered {
-			t.counted.usage = u // an earlier process has counted it
+			t.counted.usage = u // counted by an earlier process
 		}
 	}
 	t.cgroup = cg
@@ -211,7 +211,7 @@ func (t *task) closeInterval(now time.Time, nodeMemory float64) {
 
 func (t *task) measured() bool { return t.m.Estimate.Measured || t.m.Estimate.Diverged }
 
-// growth is G for a pool (FlowCon, eq. 2: P/R with R a fraction of it), and P; nil if
+// growth returns G for a pool (FlowCon, eq. 2: P/R with R a fraction of the pool), and P; nil if
 // unknown.
 func (t *task) growth(pool policy.Cores) (g, p *float64) {
 	if !t.measured() {
@@ -237,7 +237,7 @@ func (t *task) policyTask(use policy.Share, pool policy.Cores, event policy.Even
 	p.Epoch, p.CategoryEpoch, p.Category = t.m.Epoch, t.decided, t.decision.Category
 	p.Growth, p.Progress = t.growth(pool)
 	if t.m.Estimate.Diverged {
-		p.Category = policy.CL // a diverged model counts as converged at once
+		p.Category = policy.CL // a diverged model counts as converged
 	}
 	if w := t.Watcher; w != nil {
 		p.Goal, p.Acceptable, p.Objective = w.Goal(), t.Targets.Acceptable, t.Targets.Objective
@@ -269,7 +269,7 @@ func (t *task) accept(d policy.Decision, now time.Time) {
 	t.reportClass(d.Class)
 }
 
-// setIOWeight sets the block I/O weight, unless the kernel has none.
+// setIOWeight sets the block I/O weight if the kernel supports it.
 func (t *task) setIOWeight(weight uint64) {
 	if t.ioFailed || weight == t.ioWeight {
 		return

@@ -17,33 +17,32 @@ import (
 	"github.com/ebbtide/ebbtide/driver/twin"
 )
 
-// twins simulates the node's training tasks under plain Nomad (package twin). Twins
-// share the CPU that the tasks got from the kernel plus what was idle, so a node that
-// is suspended or busy with other work harms no task, and a restarted plugin continues
-// from the kernel's counters.
+// twins simulates the node's training tasks under plain Nomad (package twin). The twins share the
+// CPU that the kernel gave the tasks plus the idle CPU. A node that is suspended or busy with other
+// work therefore harms no task, and a restarted plugin continues from the kernel's counters.
 type twins struct {
 	ghosts []policy.Task     // tasks that ended before their twins
 	cores  policy.Cores      // recently available to the twins
-	at     time.Time         // of the last update; zero: none yet
-	idle   float64           // core-seconds of the machine until then
-	gone   policy.CPUSeconds // used by tasks that ended since then
+	at     time.Time         // time of the last update; zero: none
+	idle   float64           // the machine's idle core-seconds at that time
+	gone   policy.CPUSeconds // used by tasks that have ended since
 	saved  time.Duration     // total time by which tasks ended before their twins
 
-	dirty    bool      // not written yet
-	restored time.Time // when an earlier process wrote the restored state
+	dirty    bool      // not yet stored
+	restored time.Time // time of the restored state
 }
 
 type fair struct {
 	cpu   policy.CPUSeconds
-	used  policy.CPUSeconds // by the task at the same time
-	most  policy.Cores      // that the task can use; 0 = all
-	over  time.Time         // when the twin ended before the task; zero: it has not
+	used  policy.CPUSeconds // by the task at the last update
+	most  policy.Cores      // the task's cap; 0 = none
+	over  time.Time         // end of the twin, if before the task's; else zero
 	first policy.CPUSeconds // the first estimate of the task's size; 0 = none
-	seen  bool              // existed at the last update
-	last  threadSample      // when most was last learnt
+	seen  bool              // present at the last update
+	last  threadSample      // last sample of the cap
 }
 
-// threadSample is a sample of the time that a task's threads run or wait for a CPU.
+// threadSample samples the time that a task's threads run or wait for a CPU.
 type threadSample struct {
 	at      time.Time
 	threads limits.Threads
@@ -51,17 +50,17 @@ type threadSample struct {
 }
 
 const (
-	// maxGhosts bounds the ghosts kept.
+	// maxGhosts bounds the number of ghosts.
 	maxGhosts = 1000
-	// minCap keeps a blocked task from counting as unable to run.
+	// minCap is the minimum cap: a blocked task must not count as unable to run.
 	minCap policy.Cores = 0.05
-	// capDecay is the decay of a task's cap per sample, as its phases differ.
+	// capDecay is the decay of a task's cap per sample, since a task has phases.
 	capDecay = 0.9
 )
 
 func (t *task) hasTwin() bool { return t.Limited && t.kind() == policy.Training }
 
-// size returns the task's remaining work as of its current CPU usage; nil if unknown.
+// size returns the task's remaining work at its current CPU usage; nil if unknown.
 func (t *task) size() (left, quality *policy.CPUSeconds) {
 	since := policy.CPUSeconds(max(t.usage.CPUSeconds-t.m.CPU, 0))
 	if !(since >= 0) {
@@ -76,7 +75,7 @@ func (t *task) size() (left, quality *policy.CPUSeconds) {
 	}
 	left, quality = less(t.m.Remaining.CPUS), less(t.m.Remaining.QualityCPUS)
 	if left != nil {
-		*left = max(*left, t.m.Remaining.PerStep) // it has not ended yet
+		*left = max(*left, t.m.Remaining.PerStep) // it is still running
 	}
 	if t.reached.Rank() >= policy.Acceptable.Rank() {
 		quality = new(policy.CPUSeconds)
@@ -84,16 +83,15 @@ func (t *task) size() (left, quality *policy.CPUSeconds) {
 	return left, quality
 }
 
-// withTwin adds remaining work and the twin's service to a snapshot's task.
+// withTwin adds remaining work and the twin's CPU time to a snapshot's task.
 func (t *task) withTwin(p policy.Task) policy.Task {
 	p.CapCores, p.CPUS, p.FairCPUS = t.fair.most, policy.CPUSeconds(t.usage.CPUSeconds), t.fair.cpu
 	p.RemainingCPUS, p.QualityCPUS = t.size()
 	return p
 }
 
-// advanceTwins runs the twins of a snapshot's tasks until now and drops ghosts whose
-// twins have ended. tasks are the snapshot's running ones; others is the pool's other
-// use.
+// advanceTwins advances the twins of a snapshot's tasks to now and drops ghosts whose twins have
+// ended. tasks are the snapshot's running ones; others is the CPU use of the rest of the pool.
 func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others policy.Cores, now time.Time) {
 	w := &c.twins
 	used := w.gone
@@ -113,7 +111,7 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 	w.cores = pool
 	switch spare := idle - w.idle; {
 	case w.at.IsZero() || seconds <= 0:
-		// An earlier process's tasks: the plugin's downtime does not matter.
+		// After a restart of the plugin: its downtime does not count.
 		seconds = float64(used) / float64(pool)
 	case known:
 		w.cores = min(pool, policy.Cores((float64(used)+max(spare, 0))/seconds))
@@ -151,8 +149,8 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 	w.dirty = true
 }
 
-// learnCap estimates how many cores the task could use: how many of its threads run or
-// wait for a CPU on average.
+// learnCap estimates how many cores the task could use: the average number of its threads that run
+// or wait for a CPU.
 func (t *task) learnCap(now time.Time) {
 	was := t.fair.last
 	seconds := now.Sub(was.at).Seconds()
@@ -163,7 +161,7 @@ func (t *task) learnCap(now time.Time) {
 	if was.at.IsZero() || len(t.fair.last.threads) == 0 {
 		return
 	}
-	// Ended threads are missing, but their use is not.
+	// Threads that have exited are missing, but their use is not.
 	most := policy.Cores(max(t.fair.last.threads.Since(was.threads).Seconds(), t.usage.CPUSeconds-was.used) / seconds)
 	t.fair.most = max(most, t.fair.most*capDecay, minCap)
 	if quota := policy.Cores(t.base.QuotaCores); quota > 0 {
@@ -171,7 +169,7 @@ func (t *task) learnCap(now time.Time) {
 	}
 }
 
-// idleTime returns the machine's idle time so far, in core-seconds; false if unknown.
+// idleTime returns the machine's idle time in core-seconds, and whether it is known.
 func (c *Controller) idleTime() (float64, bool) {
 	if c.opts.Idle == nil {
 		return 0, false
@@ -184,8 +182,8 @@ func (c *Controller) idleTime() (float64, bool) {
 	return idle, true
 }
 
-// endTwin makes a ghost of an ended task whose twin has not ended. It returns by how
-// much the task ended before its twin and, if later, why; false if it had no twin.
+// endTwin turns an ended task whose twin is still running into a ghost. It returns how long before
+// its twin the task ended and, if negative, why; ok is false without a twin.
 func (c *Controller) endTwin(t *task, now time.Time) (ahead time.Duration, why string, ok bool) {
 	if !t.hasTwin() || t.cgroup == nil || c.twins.at.IsZero() {
 		return 0, "", false
@@ -211,7 +209,7 @@ func (c *Controller) endTwin(t *task, now time.Time) (ahead time.Duration, why s
 		switch over := ghost.FairCPUS / max(ghost.CPUS, 1e-9); {
 		case !t.fair.over.IsZero():
 			ahead = -now.Sub(t.fair.over)
-		case over > 1: // it was shorter than estimated
+		case over > 1: // the task was smaller than estimated
 			ahead = -time.Duration(float64(now.Sub(t.began)) * float64(1-1/over))
 		}
 		why = t.lateReason(c.pool)
@@ -256,10 +254,10 @@ func (c *Controller) reportEnd(t *task, now time.Time) (said bool) {
 	return true
 }
 
-// entitlement is what Nomad gave the task, as the kernel's weight.
+// entitlement returns what Nomad gave the task, as the kernel's weight.
 func (t *task) entitlement() float64 { return float64(t.cgroup.Conversion().Weight(t.base.Shares)) }
 
-// twinState is stored for a later process of the plugin.
+// twinState is stored for a later plugin process.
 type twinState struct {
 	At     time.Time     `json:"at"`
 	Ghosts []policy.Task `json:"ghosts"`
@@ -282,7 +280,7 @@ func (c *Controller) saveTwins(in private.Dir) {
 	}
 }
 
-// restoreTwins restores an earlier process's state from beside a task, if newer.
+// restoreTwins restores an earlier process's state from a task's private directory, if newer.
 func (c *Controller) restoreTwins(t *task) {
 	w := &c.twins
 	var kept twinState
@@ -290,7 +288,7 @@ func (c *Controller) restoreTwins(t *task) {
 	if err == nil {
 		err = json.Unmarshal(data, &kept)
 	}
-	// Usually there is none, or this process knows better.
+	// Usually there is none, or this process has newer state.
 	if err == nil && w.at.IsZero() && kept.At.After(w.restored) {
 		w.restored, w.ghosts, w.saved = kept.At, kept.Ghosts, time.Duration(kept.SavedS*float64(time.Second))
 	}

@@ -17,18 +17,18 @@ import (
 	"github.com/ebbtide/ebbtide/driver/twin"
 )
 
-// runner is a training of some CPU-seconds, one per step, on a node that divides its
-// cores by weight.
+// runner is a training of a given size, one CPU-second per step, on a node that divides its cores
+// by weight.
 type runner struct {
 	*fake
 	size, used float64
-	at         int // second of its start
+	at         int // second of the start
 	ended      float64
 	silent     bool
 }
 
-// course runs runners by weight on some cores until all have ended, and returns their
-// ends in seconds.
+// course runs runners by weight on a number of cores until all have ended, and returns their ends
+// in seconds.
 func (n *node) course(cores float64, all ...*runner) []float64 {
 	n.t.Helper()
 	for now := 0; ; now++ {
@@ -79,7 +79,7 @@ func (n *node) runner(name string, size float64, at int) *runner {
 	return &runner{fake: n.task(name), size: size, at: at}
 }
 
-// idling is a machine's idle time: what the node's tasks leave of its cores.
+// idling simulates a machine's idle time: the cores that the node's tasks leave unused.
 func idling(cores float64, n **node) func(*Options) {
 	start := time.Now()
 	return func(o *Options) {
@@ -94,8 +94,7 @@ func idling(cores float64, n **node) func(*Options) {
 	}
 }
 
-// Known only from their logs, no task ends later than with equal shares, and most end
-// sooner.
+// With sizes known from logs only, no task ends later than with equal shares, and most end sooner.
 func TestFairFinish(t *testing.T) {
 	for _, name := range []string{"auto", "fsp"} {
 		t.Run(name, bubble(func(t *testing.T) {
@@ -121,8 +120,8 @@ func TestFairFinish(t *testing.T) {
 	}
 }
 
-// Twins and ghosts survive a restart of the plugin: they continue from the kernel's
-// counters, whatever the downtime.
+// Twins and ghosts survive a restart of the plugin: they continue from the kernel's counters,
+// whatever the downtime.
 func TestTwinSurvives(t *testing.T) {
 	bubble(func(t *testing.T) {
 		var n *node
@@ -177,7 +176,7 @@ func TestTwinStandsStill(t *testing.T) {
 	})(t)
 }
 
-// A task's cap is what its threads run and wait for, whatever they get.
+// A task's cap depends on the time its threads run and wait for, not on its limit.
 func TestTwinCap(t *testing.T) {
 	bubble(func(t *testing.T) {
 		var n *node
@@ -233,8 +232,7 @@ func TestGhost(t *testing.T) {
 	})(t)
 }
 
-// A task that joins between updates has no service before, and takes nothing from the
-// other twins for that time.
+// A task that joins between updates has no earlier CPU time, and takes none from the other twins.
 func TestTwins_join(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, func(o *Options) { o.Policy, o.Interval = decider(t, "fsp"), 60*time.Second })

@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package enforce applies the limits of one task and verifies them: a limit counts as
-// in force once read back from the kernel. Docker's daemon may hang, so limits are
-// applied in the background.
+// Package enforce applies the limits of one task and verifies them: a limit is in force once it has
+// been read back from the kernel. Docker's daemon may hang, so limits are applied in the
+// background.
 package enforce
 
 import (
@@ -66,7 +66,7 @@ func (l *Limiter) Set(ctx context.Context, want limits.Limits) {
 	l.start(ctx)
 }
 
-// start applies the limits if due. The caller holds the lock.
+// start applies the limits if due. The caller holds mu.
 func (l *Limiter) start(ctx context.Context) {
 	if l.state.Setting || time.Now().Before(l.next) {
 		return

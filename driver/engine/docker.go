@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// LabelNode marks Ebbtide's containers with the Nomad node that started them, so
-	// that Reap spares stock containers and those of other clients of the same daemon.
+	// LabelNode identifies the Nomad node that started a container of Ebbtide's, so Reap spares
+	// stock containers and those of other clients of the same daemon.
 	LabelNode = "io.ebbtide.node_id"
 
 	// LabelAllocID is set by Nomad's docker driver on all its containers.
@@ -34,8 +34,8 @@ const (
 	labelTask = "io.ebbtide.task"
 )
 
-// DockerEngine decorates Nomad's docker driver. Limits go through Docker's update API,
-// so that Docker knows them, and are read back from the kernel.
+// DockerEngine decorates Nomad's docker driver. Limits are set through Docker's update API, to keep
+// Docker's state consistent, and read back from the kernel.
 type DockerEngine struct {
 	client  *client.Client
 	timeout time.Duration
@@ -64,7 +64,7 @@ func NewDocker(config []byte, timeout time.Duration) (*DockerEngine, error) {
 
 func (e *DockerEngine) Name() string { return Docker }
 
-// Reconnects is true: the docker driver waits on a request to the daemon.
+// Reconnects returns true: the docker driver waits on a request to the daemon.
 func (e *DockerEngine) Reconnects() bool { return true }
 
 // OutlivesDaemon reports whether Docker's live-restore is on.
@@ -90,8 +90,8 @@ func ContainerID(handle *drivers.TaskHandle) (string, error) {
 	return st.ContainerID, nil
 }
 
-// Prepare labels the container. Earlier copies of the task need no fence: Nomad's
-// driver finds the container by its name.
+// Prepare labels the container. It need not end earlier copies of the task: Nomad's driver finds
+// the container by its name.
 func (e *DockerEngine) Prepare(_ context.Context, cfg *drivers.TaskConfig) (string, error) {
 	// Ebbtide's own block must survive the round trip: recovery reads the configuration
 	// from the handle.
@@ -136,12 +136,12 @@ func (e *DockerEngine) Inspect(ctx context.Context, handle *drivers.TaskHandle) 
 	}, nil
 }
 
-// CgroupName is the container's ID.
+// CgroupName returns the container's ID.
 func (e *DockerEngine) CgroupName(handle *drivers.TaskHandle) (string, error) {
 	return ContainerID(handle)
 }
 
-// Apply uses Docker's update API. The quota's period is the container's own
+// Apply sets limits through Docker's update API. The quota's period is the container's
 // (cpu_cfs_period), unless the quota would be below the kernel's minimum.
 func (e *DockerEngine) Apply(ctx context.Context, handle *drivers.TaskHandle, _ *limits.Cgroup, want limits.Limits) error {
 	id, err := ContainerID(handle)
@@ -166,12 +166,12 @@ func (e *DockerEngine) Apply(ctx context.Context, handle *drivers.TaskHandle, _ 
 
 // ReapOptions restrict which containers Reap removes.
 type ReapOptions struct {
-	NodeID  string          // only this Nomad node's containers; "" = none
+	NodeID  string          // limit to this node's containers; "" = none
 	All     bool            // also those started by Nomad's own docker driver
-	Tracked map[string]bool // IDs of known tasks
-	// Ended reports that an allocation of this node has certainly ended.
+	Tracked map[string]bool // container IDs of known tasks
+	// AllocEnded reports that an allocation of this node has certainly ended.
 	AllocEnded func(allocID string) bool
-	Grace      time.Duration // younger ones are spared
+	Grace      time.Duration // minimum age
 	DryRun     bool          // list only
 }
 
@@ -191,9 +191,9 @@ func (e *DockerEngine) Reap(ctx context.Context, opts ReapOptions, now time.Time
 		mine := opts.NodeID != "" && c.Labels[LabelNode] == opts.NodeID
 		stock := opts.All && c.Labels[LabelNode] == "" && alloc != ""
 		if alloc != "" && isPause(c.Names) {
-			// It has no label of Ebbtide's and no task. Nomad's driver removes it with
-			// the allocation's network, but Nomad does not call the plugin if it has
-			// lost the network's specification.
+			// It has neither a task nor Ebbtide's labels. Nomad's driver removes it with the
+			// allocation's network, but Nomad does not call the plugin if it has lost the network's
+			// specification.
 			mine, stock = opts.AllocEnded(alloc), false
 		}
 		if !mine && !stock || opts.Tracked[c.ID] || now.Sub(time.Unix(c.Created, 0)) < opts.Grace {

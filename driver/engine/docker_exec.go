@@ -14,13 +14,12 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// Exec runs a command in a task's container until the command has ended and all its
-// output was passed on, or ctx ends.
+// Exec runs a command in a task's container until it has exited and all its output has been
+// forwarded, or ctx ends.
 //
-// Nomad's docker driver (1.11.2) polls the command's state and disconnects once it has
-// ended, which cuts off buffered output, and counts a command that Docker has not
-// started yet as ended with exit code 0. Exec waits for the end of the output first,
-// like the docker command.
+// Nomad's docker driver (1.11.2) polls the command's state and disconnects once it has exited,
+// which cuts off buffered output; and it treats a command that Docker has not started yet as exited
+// with code 0. Exec waits for the end of the output first, like the docker command.
 func (e *DockerEngine) Exec(ctx context.Context, handle *drivers.TaskHandle, opts *drivers.ExecOptions) (*drivers.ExitResult, error) {
 	id, err := ContainerID(handle)
 	if err != nil {
@@ -37,13 +36,13 @@ func (e *DockerEngine) Exec(ctx context.Context, handle *drivers.TaskHandle, opt
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	context.AfterFunc(ctx, conn.Close) // ends a read
+	context.AfterFunc(ctx, conn.Close) // interrupts a read
 	go e.resize(ctx, created, opts.ResizeCh)
-	defer opts.Stdin.Close() // ends the copy
+	defer opts.Stdin.Close() // interrupts the copy
 	go func() {
 		_, _ = io.Copy(conn.Conn, opts.Stdin)
 		_ = conn.CloseWrite()
-		_, _ = io.Copy(io.Discard, opts.Stdin) // input that the command does not read
+		_, _ = io.Copy(io.Discard, opts.Stdin) // input that the command has not read
 	}()
 
 	if opts.Tty {
@@ -85,7 +84,7 @@ func (e *DockerEngine) resize(ctx context.Context, exec string, sizes <-chan dri
 			if !ok {
 				return
 			}
-			// The next size makes up for a lost one.
+			// A lost size is corrected by the next one.
 			_ = e.client.ContainerExecResize(ctx, exec, containerapi.ResizeOptions{Height: uint(s.Height), Width: uint(s.Width)})
 		}
 	}

@@ -28,26 +28,26 @@ const (
 var (
 	// ErrGone means that the task's process or container no longer exists.
 	ErrGone = errors.New("task is gone")
-	// ErrUnreachable means that the engine's daemon did not answer in time.
+	// ErrUnreachable means that the engine's daemon did not respond in time.
 	ErrUnreachable = errors.New("engine is unreachable")
 )
 
-// State is the state of a task's process according to the engine, not to Nomad's
+// State is the state of a task's process as seen by the engine, which may differ from Nomad's
 // driver.
 type State struct {
 	Running   bool
 	ExitCode  int
 	OOMKilled bool
 	Removing  bool
-	PID       int // on the host; 0 when not running
+	PID       int // on the host; 0 if not running
 }
 
 // Engine is a decorated driver.
 type Engine interface {
 	Name() string
 
-	// Prepare modifies a task's configuration before the decorated driver starts it,
-	// and ends earlier copies of the task. A note becomes an event.
+	// Prepare modifies a task's configuration before the decorated driver starts it, and ends
+	// earlier copies of the task. A non-empty note is sent as an event.
 	Prepare(ctx context.Context, cfg *drivers.TaskConfig) (note string, err error)
 
 	// Inspect returns the state of a task's process, ErrGone if the task was removed,

@@ -25,15 +25,15 @@ func NewExec() Engine { return execEngine{} }
 
 func (execEngine) Name() string                        { return Exec }
 func (execEngine) Reconnects() bool                    { return false }
-func (execEngine) OutlivesDaemon(context.Context) bool { return true } // there is none
+func (execEngine) OutlivesDaemon(context.Context) bool { return true } // there is no daemon
 
 type execState struct {
 	Pid int
 }
 
-// Prepare kills earlier copies of the task. Nomad starts a second copy if it could not
-// recover the first, as when agent and plugin died together; its executor may survive
-// both, and two copies would write the same checkpoint.
+// Prepare kills earlier copies of the task. Nomad starts a second copy if it could not recover the
+// first, as when agent and plugin died together; the first one's executor may survive, and both
+// copies would write the same checkpoint.
 func (execEngine) Prepare(ctx context.Context, cfg *drivers.TaskConfig) (string, error) {
 	dir := execCgroup(cfg)
 	if dir == "" {
@@ -91,7 +91,7 @@ func (execEngine) Inspect(_ context.Context, handle *drivers.TaskHandle) (State,
 	return State{Running: true, PID: st.Pid}, nil
 }
 
-// CgroupName is Nomad's scope for the task.
+// CgroupName returns Nomad's scope for the task.
 func (execEngine) CgroupName(handle *drivers.TaskHandle) (string, error) {
 	return cgroupslib.ScopeCG1(handle.Config.AllocID, handle.Config.Name), nil
 }

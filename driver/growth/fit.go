@@ -192,8 +192,8 @@ func (f *fitter) fit(win []cell) (g float64, name string, good bool) {
 	return g, name, good
 }
 
-// spread is the noise of the bins, from second differences of the newer half, because
-// noise often shrinks during training.
+// spread returns the noise of the bins, from second differences of the newer half, because noise
+// often shrinks during training.
 func (f *fitter) spread() float64 {
 	n := len(f.bins)
 	newer := f.bins[n-max(n/2, min(n, 8)):]
@@ -321,8 +321,8 @@ func (f *fitter) plateau(was bool) bool {
 	return flat(f.g, f.se, 0) && flat(s, se, 0)
 }
 
-// trend is the improvement per CPU-second over a window and its standard error, by
-// Theil–Sen: the median slope of all pairs, which resists outliers.
+// trend returns the improvement per CPU-second over a window and its standard error, by Theil–Sen:
+// the median slope of all pairs, which resists outliers.
 func (f *fitter) trend(win []cell) (slope, se float64) {
 	f.group(win)
 	bins := f.bins

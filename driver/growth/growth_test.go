@@ -15,7 +15,7 @@ import (
 
 var nan, inf = math.NaN(), math.Inf(1)
 
-// at is a report of a task with one CPU-second per second.
+// at returns a report of a task with one CPU-second per second.
 func at(c, v float64) Point { return Point{T: c, CPU: c, Value: v, Step: nan} }
 
 func feed(e Estimator, ps ...Point) Estimate {

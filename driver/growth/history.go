@@ -44,7 +44,7 @@ type history struct {
 	counted bool
 }
 
-// end is the CPU-seconds of the newest report, over all processes.
+// end returns the CPU-seconds of the newest report, over all processes.
 func (h *history) end() float64 {
 	if len(h.cells) == 0 {
 		return 0
@@ -142,7 +142,7 @@ func (h *history) doubtful(buf []float64) bool {
 	return math.Abs(last.u-due) > math.Max(usual, 8*noise(before, buf))
 }
 
-// rangeNow is the range over the first n cells; those not yet filtered are filtered
+// rangeNow returns the range over the first n cells; those not yet filtered are filtered
 // provisionally.
 func (h *history) rangeNow(n int) float64 {
 	worst, span := h.worst, h.span
@@ -189,7 +189,7 @@ func (h *history) cut(i int) {
 	}
 }
 
-// noise is a robust standard deviation of the reports around their trend, from second
+// noise returns a robust standard deviation of the reports around their trend, from second
 // differences; 0 with fewer than 3.
 func noise(cells []cell, buf []float64) float64 {
 	for i := 2; i < len(cells); i++ {

@@ -43,7 +43,7 @@ type control struct {
 	err     error  // why there is none
 }
 
-// Version is the cgroup version, 1 or 2.
+// Version returns the cgroup version, 1 or 2.
 func (c *Cgroup) Version() int { return c.cpu.version }
 
 // Conversion converts shares to the kernel's weight: Identity on version 1; on version
@@ -97,8 +97,7 @@ func keyed(text string) iter.Seq2[string, uint64] {
 	}
 }
 
-// Memory is the working set in bytes: usage less inactive page cache, as in `docker
-// stats`.
+// Memory returns the working set in bytes: usage less inactive page cache, as in `docker stats`.
 func (c *Cgroup) Memory() (bytes uint64, err error) {
 	usage, cache := "memory.current", "inactive_file"
 	if c.mem.version == 1 {

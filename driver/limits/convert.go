@@ -28,7 +28,7 @@ const (
 	Linear
 )
 
-// Weight is the kernel's number for shares.
+// Weight returns the kernel's number for shares.
 func (c Conversion) Weight(shares uint64) uint64 {
 	shares = ClampShares(shares)
 	switch c {
@@ -50,7 +50,7 @@ func (c Conversion) Shares(weight uint64) uint64 {
 	return MinShares + uint64(above)
 }
 
-// Bounds are the kernel's minimum and maximum weight.
+// Bounds returns the kernel's minimum and maximum weight.
 func (c Conversion) Bounds() (lo, hi uint64) { return c.Weight(MinShares), c.Weight(MaxShares) }
 
 // Detect infers the conversion from a container with known shares and the weight found

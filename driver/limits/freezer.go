@@ -23,7 +23,7 @@ const (
 	cgroupFreeze = "cgroup.freeze"
 )
 
-// FreezerDir is the directory of the freezer, for Thaw; "" if there is none.
+// FreezerDir returns the directory of the freezer, for Thaw; "" if there is none.
 func (c *Cgroup) FreezerDir() string { return c.frz.dir }
 
 // Freeze returns once all processes of the cgroup are frozen. If ctx ends first, it

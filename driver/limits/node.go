@@ -17,8 +17,8 @@ import (
 
 func OwnQuota() (cores float64, err error) { return Finder{}.OwnQuota() }
 
-// OwnQuota is the minimum CPU quota of the plugin's cgroup and its visible parents, in
-// cores; 0 means none. It may change at any time.
+// OwnQuota returns the minimum CPU quota of the plugin's cgroup and its visible parents, in cores;
+// 0 means none. It may change at any time.
 func (f Finder) OwnQuota() (cores float64, err error) {
 	ours, mounts, err := f.self()
 	if err != nil {
@@ -101,7 +101,7 @@ func countCPUs(list string) (n int, err error) {
 	return n, nil
 }
 
-// IdleTime is the idle time of all CPUs since boot, in core-seconds.
+// IdleTime returns the idle time of all CPUs since boot, in core-seconds.
 func IdleTime() (float64, error) {
 	proc, err := procfs.NewDefaultFS()
 	if err != nil {

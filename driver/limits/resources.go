@@ -47,7 +47,7 @@ func (c *Cgroup) Resources() Resources {
 	return r
 }
 
-// blockBytes are the kernel's counts for the cgroup, else those of its processes.
+// blockBytes returns the kernel's counts for the cgroup, else those of its processes.
 func (c *Cgroup) blockBytes(pids []int) (float64, bool) {
 	if c.blk.version == 2 {
 		// The file exists if the controller is enabled; devices are listed once used.
@@ -137,8 +137,7 @@ func (c *Cgroup) processBytes(pids []int) (sum float64, ok bool) {
 	return sum, ok
 }
 
-// networkBytes is the traffic of the first process's network namespace that is not the
-// host's.
+// networkBytes returns the traffic of the first process's network namespace that is not the host's.
 func (c *Cgroup) networkBytes(pids []int) (float64, bool) {
 	ours, err := os.Readlink(c.finder.proc("self", "ns", "net"))
 	if err != nil {

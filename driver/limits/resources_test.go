@@ -44,7 +44,7 @@ const (
 		"eth1:20 1 0 0 0 0 0 0 3 1 0 0 0 0 0 0\n"
 )
 
-// v1Blkio is a common version 1 machine with a separate blkio controller.
+// v1Blkio returns a common version 1 machine with a separate blkio controller.
 func v1Blkio(t *testing.T, files map[string]string) (*machine, *Cgroup) {
 	m := newMachine(t)
 	m.mounts("32 31 0:29 / @/cg/cpu rw - cgroup cgroup rw,cpu,cpuacct,memory\n36 31 0:33 / @/cg/blkio rw - cgroup cgroup rw,blkio")

@@ -1,12 +1,11 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package measure follows a task's progress: an Observer polls the task's source
-// (package progress), relates reports to CPU time (package growth) and checks targets
-// (package target).
+// Package measure reads a task's progress: an Observer polls the task's source (package progress),
+// relates reports to CPU time (package growth) and checks targets (package target).
 //
-// Each task has its own Observer with a goroutine and a time budget, so that a slow or
-// hostile source delays only its own task. Observers publish immutable Measurements.
+// Each task has an Observer with its own goroutine and time budget, so a slow or hostile source
+// delays only its own task. Observers publish immutable Measurements.
 package measure
 
 import (
@@ -24,33 +23,33 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Measurement is what is known about a task's progress at one moment.
+// Measurement is the known state of a task's progress.
 type Measurement struct {
 	// Epoch increases with each estimate based on new evidence: a report, and CPU time
 	// since the last one.
 	Epoch uint64
 
-	Report  progress.Report // the last one; its numbers are NaN before the first
-	Reports int64           // number so far
-	Goal    policy.Goal     // "" while unknown
-	Lines   int64           // of output so far
+	Report  progress.Report // last report; numbers are NaN before the first
+	Reports int64           // number of reports
+	Goal    policy.Goal     // "" if unknown
+	Lines   int64           // number of lines of output
 	CPU     float64         // CPU-seconds used by the task; NaN if unknown
 
 	Estimate growth.Estimate
-	Curve    []growth.Point // lets a later process continue
+	Curve    []growth.Point // for a later process
 
-	// A service's responses so far: their number and the sum of their times in seconds.
+	// A service's responses: their number, and the sum of their times in seconds.
 	Responses   float64
 	ResponseSum float64
 
 	Gain Gain
 
 	Remaining remaining.Estimate // of a training task
-	Work      remaining.State    // lets a later process continue
+	Work      remaining.State    // for a later process
 
-	// Reached are the targets reached since the Observer began, in order.
+	// Reached are the targets reached since the Observer started, in order.
 	Reached []target.Reached
-	// Paused is why targets are not checked now; "" if they are.
+	// Paused is the reason why targets are not checked; "" if they are.
 	Paused string
 
 	Note string // of the source, for display
@@ -64,19 +63,19 @@ type Measurement struct {
 
 // Gain is a task's gain over an interval (SpeCon, Algorithm 1).
 type Gain struct {
-	Interval        uint64 // counts the intervals closed
+	Interval        uint64 // number of closed intervals
 	Value, Previous *float64
 }
 
 type Config struct {
 	// Open opens the source of the task's progress.
 	Open func() (progress.Source, error)
-	// CPU returns the CPU-seconds used. Targets are checked even without.
+	// CPU returns the CPU-seconds used. Targets are checked even if it fails.
 	CPU       func() (float64, error)
 	Estimator string             // growth.KindRobust or growth.KindPublished
 	Service   bool               // reports are response times
-	Targets   *target.Watcher    // nil: none
-	Work      remaining.Declared // known size of a training task
+	Targets   *target.Watcher    // nil = none
+	Work      remaining.Declared // declared size of a training task
 	Every     time.Duration      // polling interval
 	Resume    Resume
 }
@@ -94,23 +93,23 @@ type Resume struct {
 }
 
 const (
-	// pollShare is the part of a core that polling one task may use; it sets the wait
-	// after a slow poll.
+	// pollShare is the fraction of a core that polling a task may use; it determines the wait after
+	// a slow poll.
 	pollShare = 0.05
 	maxWait   = 30 * time.Second
 )
 
-// Observer follows one task.
+// Observer measures one task.
 type Observer struct {
 	cfg      Config
 	latest   atomic.Pointer[Measurement]
 	requests chan request
-	earlier  atomic.Pointer[remaining.Run] // set, but not yet adopted
+	earlier  atomic.Pointer[remaining.Run] // set, but not yet applied
 	finish   chan struct{}
 	done     chan struct{}
 	stop     context.CancelFunc
 
-	// Owned by the goroutine.
+	// The fields below are owned by the goroutine.
 	source    progress.Source
 	now       Measurement
 	estimator growth.Estimator // nil until the goal is known
@@ -126,7 +125,7 @@ type Observer struct {
 	backOff time.Time // earliest next poll
 }
 
-// series is what an estimator follows: another metric restarts it.
+// series identifies an estimator's metric: another metric restarts it.
 type series struct {
 	metric string
 	goal   policy.Goal
@@ -137,7 +136,7 @@ type request struct {
 	done      chan struct{}
 }
 
-// Observe follows a task until ctx is done or Finish is called.
+// Observe measures a task until ctx is done or Finish is called.
 func Observe(ctx context.Context, cfg Config) *Observer {
 	ctx, stop := context.WithCancel(ctx)
 	nan := math.NaN()
@@ -182,8 +181,8 @@ func (o *Observer) Measure(closeGain bool) <-chan struct{} {
 	return r.done
 }
 
-// Finish polls once more and ends the Observer. It returns the last measurement, or the
-// latest when ctx is done.
+// Finish polls once more and stops the Observer. It returns the last measurement, or the latest one
+// if ctx is done first.
 func (o *Observer) Finish(ctx context.Context) Measurement {
 	close(o.finish)
 	select {
@@ -227,7 +226,7 @@ func (o *Observer) run(ctx context.Context) {
 }
 
 func (o *Observer) publish() {
-	// The remaining work falls with CPU time even without a report.
+	// The remaining work decreases with CPU time even without reports.
 	if !o.cfg.Service {
 		if run := o.earlier.Swap(nil); run != nil {
 			o.work.Recall(*run)
@@ -305,7 +304,7 @@ func (o *Observer) take(reports []progress.Report, before float64, beforeAt time
 	}
 	o.now.Work = o.work.State()
 	if w := o.cfg.Targets; w != nil {
-		// Every report counts, not every interval. A Measurement's list is immutable.
+		// Every report counts, not only every interval's last. A Measurement's list is immutable.
 		reached := o.now.Reached
 		o.now.Reached = append(reached[:len(reached):len(reached)], w.Observe(reports)...)
 		o.now.Paused = w.Paused()
@@ -333,9 +332,8 @@ func (o *Observer) follow() bool {
 	return true
 }
 
-// estimate feeds a poll's reports to the estimator as one point, their mean: the CPU
-// time of single reports is known only as finely as polls. Values that are not finite
-// are passed on singly.
+// estimate passes a poll's reports to the estimator as one point, their mean, since their CPU time
+// is known per poll only. Values that are not finite are passed individually.
 func (o *Observer) estimate(reports []progress.Report, before float64, beforeAt time.Time) {
 	var sum, step, lr float64
 	var finite int
@@ -355,8 +353,7 @@ func (o *Observer) estimate(reports []progress.Report, before float64, beforeAt 
 	if finite == 0 {
 		return
 	}
-	// The reports are spread over the poll's interval: their mean belongs to its
-	// middle.
+	// The reports are spread over the poll's interval, so their mean belongs to its middle.
 	at, cpu := o.cpuAt, o.cpu
 	if finite > 1 && !beforeAt.IsZero() && before <= cpu {
 		at = beforeAt.Add(at.Sub(beforeAt) / 2)

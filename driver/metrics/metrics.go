@@ -1,10 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package metrics holds the driver's Prometheus metrics. Gauges and the series of single
-// tasks are made from a Node when they are scraped. The control loop replaces the Node
-// atomically, so a scrape neither waits for the loop nor delays it, and an ended task leaves
-// no series behind.
+// Package metrics holds the driver's Prometheus metrics. Gauges and the series of single tasks are
+// generated from a Node when scraped. The control loop replaces the Node atomically, so a scrape
+// neither waits for the loop nor delays it, and an ended task leaves no series behind.
 package metrics
 
 import (
@@ -20,32 +19,32 @@ import (
 
 const subsystem metricsserver.Subsystem = "driver"
 
-// Metrics are the driver's figures.
+// Metrics are the driver's metrics.
 type Metrics struct {
 	Registry *prometheus.Registry
 
-	Decisions      *prometheus.CounterVec // of tasks, by policy and rule
-	DecisionErrors prometheus.Counter     // snapshots that the policy did not accept
-	Decide         prometheus.Observer    // seconds of a decision over the node
-	Tick           prometheus.Observer    // seconds of a control pass
+	Decisions      *prometheus.CounterVec // per task, by policy and rule
+	DecisionErrors prometheus.Counter     // snapshots rejected by the policy
+	Decide         prometheus.Observer    // seconds per decision
+	Tick           prometheus.Observer    // seconds per control pass
 	LimitWrites    metricsserver.Results
-	CPU            prometheus.Counter // seconds used by tasks
+	CPU            prometheus.Counter // CPU-seconds used by tasks
 	Throttled      prometheus.Counter // seconds
-	Reports        prometheus.Counter // of progress
-	ReadErrors     prometheus.Counter // polls for progress that failed
+	Reports        prometheus.Counter // progress reports
+	ReadErrors     prometheus.Counter // failed polls for progress
 	EventsSent     prometheus.Counter
-	EventsDropped  prometheus.Counter    // overtaken by others before they were due
-	EventsFailed   prometheus.Counter    // that Nomad did not take
-	Saves          metricsserver.Results // of checkpoints
+	EventsDropped  prometheus.Counter    // replaced before they were due
+	EventsFailed   prometheus.Counter    // rejected by Nomad
+	Saves          metricsserver.Results // saved checkpoints
 	Restores       metricsserver.Results
 
-	ended      *prometheus.CounterVec // tasks, by how they compare with their twins
+	ended      *prometheus.CounterVec // tasks, by comparison with their twins
 	difference *prometheus.CounterVec // seconds
 	ahead      prometheus.Counter     // CPU-seconds
 	node       atomic.Pointer[Node]
 }
 
-// How the end of a task compares with its twin's.
+// Results of comparing a task's end with its twin's.
 const (
 	earlier = "earlier"
 	later   = "later"
@@ -53,7 +52,7 @@ const (
 	noTwin  = "none"
 )
 
-// New returns metrics that are 0.
+// New returns metrics at 0.
 func New() *Metrics {
 	r := subsystem.NewRegistry()
 	loop := r.HistogramVec("loop_duration_seconds", "Duration of a step of the control loop: tick, which reads all tasks, or decide.",
@@ -85,9 +84,8 @@ func New() *Metrics {
 	return m
 }
 
-// Ended counts an ended task that took so long: ahead is how much earlier than its twin it
-// ended, more the CPU-seconds that it had used beyond the twin's. Without a twin both are
-// ignored.
+// Ended counts a task that ended after took. ahead is how long before its twin it ended, more the
+// CPU-seconds it used in excess of the twin's. Without a twin both are ignored.
 func (m *Metrics) Ended(ahead, took time.Duration, more float64, twin bool) {
 	finish := level
 	switch {
@@ -118,11 +116,11 @@ func Add(c prometheus.Counter, v float64) {
 // Update replaces the node's state. The caller must not change n afterwards.
 func (m *Metrics) Update(n *Node) { m.node.Store(n) }
 
-// Node is the node at one moment.
+// Node is the state of the node.
 type Node struct {
 	PoolCores float64
 	Interval  time.Duration // between two decisions
-	Decided   time.Time     // the last one; zero: there was none
+	Decided   time.Time     // time of the last decision; zero if none
 	Tasks     []Task
 }
 
@@ -133,15 +131,15 @@ type Task struct {
 	State              policy.TargetState // of a training task
 	Category           policy.Category    // of a training task
 	Class              policy.Class       // of a service
-	Silent             bool               // a training task without a report
-	Sized              bool               // how much a training task has to do is known
-	Limit              float64            // fraction of the pool; 1: none
+	Silent             bool               // a training task without reports
+	Sized              bool               // a training task of known size
+	Limit              float64            // fraction of the pool; 1 = none
 	CPUSeconds         float64
 	ThrottledSeconds   float64
-	Ahead              float64 // of its twin, in CPU-seconds; NaN: it has none
+	Ahead              float64 // of its twin, in CPU-seconds; NaN without a twin
 }
 
-// collector makes metrics from the node's state.
+// collector generates metrics from the node's state.
 type collector struct{ node *atomic.Pointer[Node] }
 
 var (
@@ -168,7 +166,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 // group holds the labels by which running tasks are counted.
 type group struct{ kind, state, category string }
 
-// groups returns all groups.
+// groups returns all groups with count 0.
 func groups() map[group]int {
 	all := make(map[group]int)
 	for _, state := range []policy.TargetState{policy.InTraining, policy.Acceptable, policy.Objective} {
@@ -215,7 +213,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 
 	counts, silent := groups(), map[bool]int{}
 	type key struct{ alloc, name string }
-	last := make(map[key]Task) // of two runs of a task only the later is shown; the earlier is about to be removed
+	last := make(map[key]Task) // if two runs of a task overlap, only the later is shown; the earlier is being removed
 	for _, t := range n.Tasks {
 		counts[t.group()]++
 		if t.Silent {

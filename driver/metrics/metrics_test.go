@@ -32,7 +32,7 @@ func TestNode(t *testing.T) {
 		{AllocID: "a1", Name: "train", Job: "j", Kind: policy.Training, Category: policy.NL, Limit: 0.5, CPUSeconds: 7, ThrottledSeconds: 2, Ahead: -1},
 		{AllocID: "a2", Name: "train", Job: "j", Kind: policy.Training, State: policy.Acceptable, Category: policy.NL, Silent: true, Limit: 1, Ahead: math.NaN()},
 		{AllocID: "a3", Name: "ser\xffve", Job: "k", Kind: policy.Service, Class: policy.Bad, Limit: 1, Ahead: math.NaN()},
-		// An earlier run of the first task, and then a later one.
+		// An earlier run of the first task, and a later one.
 		{AllocID: "a4", Name: "twice", Kind: policy.Training, Limit: 1, CPUSeconds: 100, Ahead: 1, Silent: true, Sized: true},
 		{AllocID: "a4", Name: "twice", Kind: policy.Training, Limit: 1, CPUSeconds: 3, Ahead: 2, Silent: true, Sized: true},
 	}})
@@ -59,7 +59,7 @@ ebbtide_driver_last_decision_timestamp_seconds 1.5
 	must.NoError(t, err)
 	for _, f := range families {
 		if f.GetName() == "ebbtide_driver_tasks" {
-			must.Len(t, 16, f.Metric) // and no more, whatever runs
+			must.Len(t, 16, f.Metric) // regardless of the tasks
 		}
 	}
 	lint, err = testutil.GatherAndLint(m.Registry)
@@ -104,7 +104,7 @@ ebbtide_driver_tasks_ended_total{finish="none"} 1
 		"ebbtide_driver_limit_writes_total", "ebbtide_driver_tasks_ended_total")
 }
 
-// A thousand tasks come and go under scrapes, and leave no series behind.
+// A thousand tasks come and go during scrapes, and leave no series behind.
 func TestNode_thousand(t *testing.T) {
 	m := New()
 	count := func() int {

@@ -3,14 +3,14 @@
 
 package options
 
-// Field is a field of one of Ebbtide's blocks in a task's config. What is for people is Markdown.
+// Field is a field of one of Ebbtide's blocks in a task's config. Descriptions are Markdown.
 type Field struct {
 	Name     string
 	Type     string // as HCL writes it
 	Required bool
-	Default  string // for people
-	Allowed  string // for people
-	Doc      string // for people
+	Default  string // human-readable
+	Allowed  string // human-readable
+	Doc      string // human-readable
 }
 
 // Block is one of Ebbtide's blocks in a task's config.
@@ -74,10 +74,10 @@ func Schema() []Block {
 	}
 }
 
-// Blocks is the part of a task's config for Ebbtide, decoded by Schema: from Nomad's
-// message (codec) or from JSON.
+// Blocks is Ebbtide's part of a task's config, decoded with Schema: from msgpack (codec) or from
+// JSON.
 type Blocks struct {
-	// The decorated driver's own, which may contain the training's length.
+	// The decorated driver's fields, which may contain the training's length.
 	Command string   `codec:"command" json:"command"`
 	Args    []string `codec:"args" json:"args"`
 
@@ -95,7 +95,7 @@ type Progress struct {
 	Format      string              `codec:"format" json:"format"`
 	TensorBoard string              `codec:"tensorboard" json:"tensorboard"`
 	Prometheus  string              `codec:"prometheus" json:"prometheus"`
-	Labels      []map[string]string `codec:"labels" json:"labels"` // a block is a list of one
+	Labels      []map[string]string `codec:"labels" json:"labels"` // a block is a list of one element
 	Step        string              `codec:"step" json:"step"`
 	Total       string              `codec:"total" json:"total"`
 	Quantile    any                 `codec:"quantile" json:"quantile"` // see Number

@@ -25,10 +25,10 @@ const (
 	KeyGoal          = "ebbtide_goal"
 	KeyMetric        = "ebbtide_metric"
 	keyMigrate       = optin.Migrate
-	KeyPlacementHold = "ebbtide_hold" // the shim's
+	KeyPlacementHold = "ebbtide_hold" // read by the shim
 	keyAdopt         = "ebbtide_adopt"
-	keyCooldown      = optin.Cooldown // the shim's
-	// The device plugin's.
+	keyCooldown      = optin.Cooldown // read by the shim
+	// Read by the device plugin.
 	keyGPU        = "ebbtide_gpu_"
 	KeyGPUMemory  = keyGPU + "memory"
 	keyGPUGroup   = keyGPU + "group"
@@ -43,10 +43,10 @@ const (
 	keyEpochs     = "ebbtide_total_epochs"
 )
 
-// MetaKey is a key with what people are told of it, as Markdown.
+// MetaKey is a key with its documentation, as Markdown.
 type MetaKey struct {
 	Name    string
-	Allowed string // with the default
+	Allowed string // including the default
 	Doc     string
 }
 
@@ -81,9 +81,9 @@ func MetaKeys() (names []string) {
 	return names
 }
 
-// Key normalises a key of a job's meta; ours is false if it is not one of Ebbtide's. Nomad
-// puts each key into the environment twice, once in upper case, and replaces characters that
-// a variable's name cannot have.
+// Key normalises a key of a job's meta; ours is false if it is not one of Ebbtide's. Nomad exports
+// each key to the environment twice, once in upper case, and replaces characters that variable
+// names cannot contain.
 func Key(name string) (key string, ours bool) {
 	key = strings.Map(func(r rune) rune {
 		if r == '_' || 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {

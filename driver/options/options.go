@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package options defines what a jobspec tells Ebbtide about a task, in its config and in
-// meta: names, defaults and allowed values. It is separate from package driver, which links
-// Nomad's drivers: the command line must not.
+// Package options defines a jobspec's settings for a task, in its config and in meta: names,
+// defaults and allowed values. It is separate from package driver, which links Nomad's drivers, for
+// the command line.
 package options
 
 import (
@@ -25,54 +25,53 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Task is what a jobspec tells Ebbtide: technical settings in the task's config, properties
-// of the job in meta.
+// Task holds a jobspec's settings for a task: technical ones from the task's config, properties of
+// the job from meta.
 type Task struct {
 	Progress progress.Config
-	Limit    bool // false: the task is never limited
+	Limit    bool // false: never limited
 	Targets  target.Targets
-	// Work is what is known of the task's size before it reports.
+	// Work is the task's declared size.
 	Work remaining.Declared `json:",omitzero"`
-	// Run identifies runs like this one. It is computed early, because Nomad's drivers change
-	// the config.
+	// Run identifies comparable runs. It is computed before Nomad's drivers change the config.
 	Run history.Key `json:",omitzero"`
 	Act Actions
 	// Migrate allows moves to another node.
 	Migrate bool `json:",omitempty"`
-	// Adopt is the allocation whose checkpoint it resumes from; "" = its own.
+	// Adopt is the allocation whose checkpoint the task resumes from; "" = its own.
 	Adopt string `json:",omitempty"`
-	// Identity is the file that tells the device plugin which task this is; "" = no seat.
+	// Identity is the file that identifies the task to the device plugin; "" = no seat.
 	Identity string `json:",omitempty"`
-	// GPU is the file in which the device plugin reports on the task; "" = no seat.
+	// GPU is the device plugin's report on the task; "" = no seat.
 	GPU string `json:",omitempty"`
-	// Checkpoint is how the task saves its state; nil = it cannot be moved.
+	// Checkpoint describes how the task saves its state; nil = it cannot be moved.
 	Checkpoint *checkpoint.Config `json:",omitempty"`
 }
 
 // Actions are the driver's actions at targets.
 type Actions struct {
 	Signal     string        // sent at the acceptable target; "" = none
-	StopSignal string        // sent at the objective; "" = the decorated driver's usual one
-	Grace      time.Duration // from then until the task is killed
+	StopSignal string        // sent at the objective; "" = the decorated driver's default
+	Grace      time.Duration // time from StopSignal until the task is killed
 }
 
-// defaultGrace is how long a task may take to save its last state. It is six times Nomad's
-// default kill_timeout, because a result would be lost.
+// defaultGrace is the time to save the last state. It is six times Nomad's default kill_timeout,
+// because a result could be lost.
 const defaultGrace = 30 * time.Second
 
-// Input is a jobspec's settings for a task, with all variables replaced.
+// Input is a jobspec's settings for a task, with variables interpolated.
 type Input struct {
 	Blocks Blocks
-	// Meta has Ebbtide's keys (Key), merged from job, group and task.
+	// Meta has Ebbtide's keys (see Key), merged from job, group and task.
 	Meta map[string]string
 	// Env is the task's environment.
 	Env map[string]string
-	// Dirs are where the task may save its state.
+	// Dirs are the directories in which the task may save its state.
 	Dirs checkpoint.Dirs
 }
 
-// Read reads and checks what the jobspec tells Ebbtide. It reports every error, by the path
-// of its field: "progress.metric", "meta.ebbtide_goal".
+// Read reads and validates a jobspec's settings. It reports every error, with the path of its
+// field: "progress.metric", "meta.ebbtide_goal".
 func Read(in Input) (*Task, fields.Errors) {
 	o := &Task{Limit: true, Targets: target.Targets{Hold: 1}, Act: Actions{Grace: defaultGrace}}
 	var errs fields.Errors
@@ -142,7 +141,7 @@ func (o *Task) readProgress(p *Progress, errs *fields.Errors) {
 	}
 }
 
-// Number reads a number of a config. Nomad passes one that a float64 cannot hold exactly,
+// Number converts a number of a config. Nomad passes one that a float64 cannot represent exactly,
 // such as 0.3, as text.
 func Number(value any) (float64, error) {
 	switch v := value.(type) {
@@ -218,8 +217,8 @@ func (o *Task) readCheckpoint(dirs checkpoint.Dirs, blocks *Blocks, errs *fields
 	o.Checkpoint = &c
 }
 
-// CheckTargets checks the targets together. A target ends a job or makes it yield, so its
-// metric and direction must be explicit.
+// CheckTargets validates the targets together. A target ends a job or makes it yield, so its metric
+// and direction must be explicit.
 func (o *Task) CheckTargets() error {
 	var errs fields.Errors
 	t := o.Targets
@@ -238,7 +237,7 @@ func (o *Task) CheckTargets() error {
 	if t.QoE > 0 && o.Progress.Goal == progress.GoalMax {
 		errs.Add("meta."+KeyGoal, "%q contradicts meta.%s: a response time is to fall", o.Progress.Goal, KeyQoE)
 	} else if t.QoE > 0 {
-		o.Progress.Goal = progress.GoalMin // whatever the metric is called
+		o.Progress.Goal = progress.GoalMin // regardless of the metric's name
 	}
 	metric, goal := o.Progress.Declared()
 	for _, x := range []struct {

@@ -10,27 +10,26 @@ import (
 	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
-// DefaultThreshold is the default relative change below which limits stay as they are.
+// DefaultThreshold is the default relative change below which limits are left unchanged.
 const DefaultThreshold = 0.10
 
-// minIntervalFraction is the part of an interval that counts as a whole one; without it
-// a control loop that ticks once per interval would skip every tick that is a
-// millisecond early.
+// minIntervalFraction is the fraction of an interval that counts as a whole one. Otherwise a
+// control loop that ticks once per interval would skip every tick that is a millisecond early.
 const minIntervalFraction = 0.9
 
-// Damper keeps limits from fluttering: a task's limits change at most once per Interval
-// and only by Threshold or more, relative to those in force. First limits, changes of
-// the set of tasks and releases (back to Nomad's limits) apply at once.
+// Damper suppresses frequent and small changes: a task's limits change at most once per Interval
+// and only by Threshold or more, relative to those in force. First limits, changes of the set of
+// tasks and releases (back to Nomad's limits) apply immediately.
 //
-// Shares move together or not at all, because their sum is conserved; quotas move one
-// by one. Damper reads no clock. It is not safe for concurrent use.
+// Shares change together, because their sum is conserved; quotas change individually. Damper reads
+// no clock. It is not safe for concurrent use.
 type Damper struct {
-	// Threshold is the minimum relative change; ≤ 0 lets any change through.
+	// Threshold is the minimum relative change; ≤ 0 allows any change.
 	Threshold float64
 	// Interval is the minimum time between two changes of a task's limits.
 	Interval time.Duration
-	// Immediate disables Threshold and Interval, for policies that set the duration of
-	// their limits themselves.
+	// Immediate disables Threshold and Interval, for policies that determine how long their limits
+	// hold.
 	Immediate bool
 
 	shared  time.Time // last change of shares
@@ -47,9 +46,9 @@ func NewDamper(interval time.Duration) *Damper {
 	return &Damper{Threshold: DefaultThreshold, Interval: interval}
 }
 
-// Next takes the planned limits (plan[i] for reqs[i]) and returns, in the same order,
-// those to enforce. It assumes that they are applied: after a failed write the next
-// call returns the same limits again. IDs must be unique.
+// Next takes the planned limits (plan[i] for reqs[i]) and returns, in the same order, those to
+// enforce. It assumes that they are applied; after a failed write the next call returns them again.
+// IDs must be unique.
 func (d *Damper) Next(now time.Time, reqs []Request, plan []limits.Limits) []limits.Limits {
 	if d.entries == nil {
 		d.entries = make(map[string]*entry, len(reqs))
@@ -57,7 +56,7 @@ func (d *Damper) Next(now time.Time, reqs []Request, plan []limits.Limits) []lim
 	for _, e := range d.entries {
 		e.seen = false
 	}
-	changed := false // set of tasks
+	changed := false // in the set of tasks
 	for _, r := range reqs {
 		e, known := d.entries[r.ID]
 		if !known {
@@ -98,7 +97,7 @@ func (d *Damper) Next(now time.Time, reqs []Request, plan []limits.Limits) []lim
 	return out
 }
 
-// moveShares reports whether shares may move now while the set of tasks is the same.
+// moveShares reports whether shares may change while the set of tasks does not.
 func (d *Damper) moveShares(now time.Time, reqs []Request, plan []limits.Limits) bool {
 	release, moves := true, false
 	for i, r := range reqs {
@@ -109,8 +108,8 @@ func (d *Damper) moveShares(now time.Time, reqs []Request, plan []limits.Limits)
 	return release || moves && d.due(now, d.shared)
 }
 
-// significant reports whether the change reaches Threshold. Zero is "no quota", so
-// every change from or to it does.
+// significant reports whether the change reaches Threshold. Zero means no quota, so every change
+// from or to it is significant.
 func (d *Damper) significant(have, want float64) bool {
 	if have == want {
 		return false
@@ -118,8 +117,7 @@ func (d *Damper) significant(have, want float64) bool {
 	return have <= 0 || want <= 0 || math.Abs(want-have) >= d.Threshold*have
 }
 
-// due reports whether an interval has passed since last; true also when the clock went
-// back.
+// due reports whether an interval has passed since last, or the clock was set back.
 func (d *Damper) due(now, last time.Time) bool {
 	gone := now.Sub(last)
 	return gone < 0 || float64(gone) >= minIntervalFraction*float64(d.Interval)

@@ -40,23 +40,23 @@ func TestDamper(t *testing.T) {
 		steps []step
 	}{
 		{"shares: hysteresis, interval, release", []step{
-			{0, two, lim(1500, 0, 500, 0), lim(1500, 0, 500, 0)},              // first limits: at once
+			{0, two, lim(1500, 0, 500, 0), lim(1500, 0, 500, 0)},              // first limits: immediate
 			{20, two, lim(1540, 0, 460, 0), lim(1500, 0, 500, 0)},             // 8 %: below the threshold
 			{40, two, lim(1550, 0, 450, 0), lim(1550, 0, 450, 0)},             // 10 % of one: both move
 			{45, two, lim(1000, 0, 999, 0), lim(1550, 0, 450, 0)},             // too early
-			{50, two, lim(1000, 0, 1000, 0), lim(1000, 0, 1000, 0)},           // release: at once
+			{50, two, lim(1000, 0, 1000, 0), lim(1000, 0, 1000, 0)},           // release: immediate
 			{58.5, two, lim(1500, 0, 500, 0), lim(1000, 0, 1000, 0)},          // too early
 			{68.1, two, lim(1500, 0, 500, 0), lim(1500, 0, 500, 0)},           // slightly early tick
-			{69, []Request{a}, lim(1000, 0), lim(1000, 0)},                    // a task left: at once
-			{70, []Request{c, a}, lim(1001, 0, 999, 0), lim(1001, 0, 999, 0)}, // another joined: at once, however small
+			{69, []Request{a}, lim(1000, 0), lim(1000, 0)},                    // a task left: immediate
+			{70, []Request{c, a}, lim(1001, 0, 999, 0), lim(1001, 0, 999, 0)}, // another joined: immediate, however small
 			{71, []Request{a, c}, lim(500, 0, 1500, 0), lim(999, 0, 1001, 0)}, // order does not matter
 		}},
 		{"quotas: each task for itself", []step{
 			{0, two, lim(1000, 0, 1000, 0), lim(1000, 0, 1000, 0)},
-			{5, two, lim(1000, 0, 1000, 2), lim(1000, 0, 1000, 0)},  // just joined
+			{5, two, lim(1000, 0, 1000, 2), lim(1000, 0, 1000, 0)},  // first limits
 			{20, two, lim(1000, 0, 1000, 2), lim(1000, 0, 1000, 2)}, // from no quota: significant
 			{25, two, lim(1000, 3, 1000, 1), lim(1000, 3, 1000, 2)}, // a is due, b is not
-			{30, two, lim(1000, 3, 1000, 0), lim(1000, 3, 1000, 0)}, // release: at once
+			{30, two, lim(1000, 3, 1000, 0), lim(1000, 3, 1000, 0)}, // release: immediate
 			{60, two, lim(1000, 3.2, 1000, 0), lim(1000, 3, 1000, 0)},
 		}},
 		{"the clock goes back", []step{

@@ -1,12 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package plan turns a policy's shares of the pool into the limits for the kernel:
-// weights or quotas (Limits), damped (Damper), and computes the pool's size (Pool). It
-// is pure arithmetic: no clock, no files.
+// Package plan converts a policy's shares of the pool to limits for the kernel: weights or quotas
+// (Limits), damped (Damper). It also computes the pool's size (Pool). It is pure arithmetic: no
+// clock, no files.
 //
-// A task's entitlement is what Nomad gave it. Tasks without progress data and invalid
-// requests keep theirs.
+// A task's entitlement is what Nomad gave it. Tasks without progress data and invalid requests keep
+// theirs.
 package plan
 
 import (
@@ -23,7 +23,7 @@ import (
 type Mode string
 
 const (
-	// ModeWeight is work-conserving: weights decide only while CPU is short.
+	// ModeWeight is work-conserving: weights matter only while CPU is scarce.
 	ModeWeight Mode = "weight"
 	// ModeQuota is a hard upper bound, as in the FlowCon papers.
 	ModeQuota Mode = "quota"
@@ -37,10 +37,10 @@ type Request struct {
 	ID string
 	// Limit is the upper bound in (0, 1]; 1 means no limit, ≤ 0 or NaN no decision.
 	Limit policy.Share
-	// Unknown tasks keep their entitlement and get no quota from Ebbtide.
+	// Unknown tasks keep their entitlement and their quota.
 	Unknown bool
-	// Base is the entitlement, the limits set by Nomad. Shares of 0 mean the kernel's
-	// default; the quota (Docker's cpu_hard_limit) is never exceeded.
+	// Base is the entitlement, the limits set by Nomad. Shares of 0 mean the kernel's default; the
+	// quota (Docker's cpu_hard_limit) is never exceeded.
 	Base limits.Limits
 }
 
@@ -58,21 +58,20 @@ func (r Request) bound() bool { return !r.Unknown && r.Limit > 0 && r.Limit < 1 
 const (
 	DefaultFloor         = 0.5
 	DefaultQuotaMinCores = 1.0
-	// HardMinQuotaCores is 10 ms in each period of 100 ms; below it a task stands still
-	// for most of a second at a time.
+	// HardMinQuotaCores is 10 ms in each period of 100 ms; with less, a task would pause for most
+	// of a second.
 	HardMinQuotaCores = 0.1
 )
 
-// Options tune Limits. The zero value means the defaults.
+// Options tune Limits. Zero values mean the defaults.
 type Options struct {
-	// Floor is the part of its entitlement that every task keeps, in (0, DefaultFloor];
-	// DefaultFloor is FlowCon's floor 1/(β·n) with β = 2. Published limits are upper
-	// bounds that may sum to n: without a floor, dividing in proportion would leave one
-	// converged task among 99 unlimited ones 1/200 of its fair share.
+	// Floor is the fraction of its entitlement that every task keeps, in (0, DefaultFloor];
+	// DefaultFloor is FlowCon's floor 1/(β·n) with β = 2. Published limits are upper bounds that
+	// may sum to n: without a floor, dividing in proportion would leave one converged task among 99
+	// unlimited ones 1/200 of its fair share.
 	Floor float64
-	// QuotaMinCores is the minimum quota where the pool allows it; default
-	// DefaultQuotaMinCores. Programs with more threads than cores collapse below one
-	// core.
+	// QuotaMinCores is the minimum quota where the pool allows it; default DefaultQuotaMinCores.
+	// Programs with more threads than cores become very slow below one core.
 	QuotaMinCores float64
 	// Conversion is the node's conversion of shares (Cgroup.Conversion).
 	Conversion limits.Conversion
@@ -92,7 +91,7 @@ func (o Options) quotaMin() float64 {
 	return o.QuotaMinCores
 }
 
-// Entitlements are the weights of the tasks' base shares.
+// Entitlements returns the weights of the tasks' base shares.
 func Entitlements(reqs []Request, conv limits.Conversion) []float64 {
 	out := make([]float64, len(reqs))
 	for i, r := range reqs {
@@ -101,18 +100,17 @@ func Entitlements(reqs []Request, conv limits.Conversion) []float64 {
 	return out
 }
 
-// Limits turns decisions into limits, in the order of reqs.
+// Limits converts decisions to limits, in the order of reqs.
 //
-// ModeWeight: without any bound task the base shares are restored. Otherwise the tasks
-// divide the sum of their base weights, so that other cgroups on the node neither gain
-// nor lose. An unknown task keeps its weight; the rest is divided in proportion to
-// Limit, or for an unlimited task to n times its part of the entitlements (1 if they
-// are equal, which is L = 1). Each weight is at least Floor times the entitlement, or
-// its own proportion if lower. Quotas stay Nomad's.
+// ModeWeight: if no task is limited, the base shares are restored. Otherwise the tasks divide the
+// sum of their base weights, so other cgroups on the node are unaffected. An unknown task keeps its
+// weight; the rest is divided in proportion to Limit, or for an unlimited task to n times its
+// fraction of the entitlements (1 if they are equal, which is L = 1). Each weight is at least Floor
+// times the entitlement, or its own proportion if lower. Quotas stay Nomad's.
 //
-// ModeQuota: an unlimited task keeps Nomad's quota, usually none. The others get Limit
-// × pool, but at least the lesser of QuotaMinCores and Floor times their part of the
-// pool, and never less than HardMinQuotaCores. Shares stay Nomad's.
+// ModeQuota: an unlimited task keeps Nomad's quota, usually none. The others get Limit × pool, but
+// at least the lesser of QuotaMinCores and Floor times their fraction of the pool, and never less
+// than HardMinQuotaCores. Shares stay Nomad's.
 //
 // A pool ≤ 0 releases every task in ModeQuota, and so does any other mode.
 func Limits(mode Mode, pool policy.Cores, reqs []Request, opts Options) []limits.Limits {
@@ -145,7 +143,7 @@ func planQuota(pool float64, reqs []Request, opts Options, out []limits.Limits) 
 		if !r.bound() {
 			continue
 		}
-		// min keeps "QuotaMinCores where the pool allows it" continuous.
+		// min makes "QuotaMinCores where the pool allows it" continuous.
 		least := max(min(opts.quotaMin(), pool*opts.floor()*entitled[i]/total), HardMinQuotaCores)
 		quota := max(float64(r.Limit)*pool, least)
 		if base := out[i].QuotaCores; base > 0 {
@@ -178,10 +176,10 @@ func planWeight(reqs []Request, opts Options, out []limits.Limits) {
 			parts[i] = waterfill.Claim{Weight: float64(len(reqs)) * e / total, Min: max(opts.floor()*e, float64(lo)), Max: float64(hi)}
 		}
 	}
-	inverse := make(map[uint64]uint64) // cache: many tasks, few weights
+	inverse := make(map[uint64]uint64) // cache: many tasks have few different weights
 	for i, w := range apportion(waterfill.Divide(total, parts), uint64(total), lo, hi) {
 		if w == uint64(entitled[i]) {
-			// Several numbers of shares may have this weight: keep Nomad's.
+			// Several values of shares may have this weight: keep Nomad's.
 			continue
 		}
 		shares, ok := inverse[w]
@@ -193,8 +191,8 @@ func planWeight(reqs []Request, opts Options, out []limits.Limits) {
 	}
 }
 
-// apportion rounds xs to integers within [lo, hi] that sum to total, by largest
-// remainder (on ties the earlier one).
+// apportion rounds xs to integers within [lo, hi] that sum to total, by largest remainder, ties to
+// the earlier one.
 func apportion(xs []float64, total, lo, hi uint64) []uint64 {
 	out := make([]uint64, len(xs))
 	order := make([]int, len(xs))
@@ -220,7 +218,7 @@ func apportion(xs []float64, total, lo, hi uint64) []uint64 {
 			break
 		}
 	}
-	// The sum exceeds total only where lo raised a weight.
+	// The sum exceeds total only if lo raised a weight.
 	for sum > total {
 		moved := false
 		for k := len(order) - 1; k >= 0; k-- {
@@ -237,10 +235,9 @@ func apportion(xs []float64, total, lo, hi uint64) []uint64 {
 	return out
 }
 
-// IOWeights turns limits into block I/O weights, in the same order. The tasks divide
-// limits.DefaultIOWeight each, their total under plain Nomad, in proportion to their
-// limits; an unknown task keeps its own. Each weight is at least half of that, or its
-// own proportion if lower.
+// IOWeights converts limits to block I/O weights, in the same order. The tasks divide
+// limits.DefaultIOWeight each, their total under plain Nomad, in proportion to their limits; an
+// unknown task keeps its own. Each weight is at least half of that, or its own proportion if lower.
 func IOWeights(reqs []Request) []uint64 {
 	const fair, lo, hi = float64(limits.DefaultIOWeight), float64(limits.MinIOWeight), float64(limits.MaxIOWeight)
 	total := limits.DefaultIOWeight * uint64(len(reqs))

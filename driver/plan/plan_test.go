@@ -32,8 +32,7 @@ func TestLimits_weight(t *testing.T) {
 		{"the others on the node see the same sum", []Request{{Limit: 0.75, Base: limits.Limits{Shares: 100}}, {Limit: 0.25, Base: limits.Limits{Shares: 1900}}}, Options{}, []uint64{1500, 500}},
 		{"floor 1/(2n): the vector of algorithms §2", []Request{{Limit: 0.6, Base: limits.Limits{Shares: 1000}}, {Limit: 0.4, Base: limits.Limits{Shares: 1000}}, {Limit: 1. / 6, Base: limits.Limits{Shares: 1000}}}, Options{}, []uint64{1500, 1000, 500}},
 		{"unknown keeps its entitlement", []Request{{Limit: 0.9, Base: limits.Limits{Shares: 800}}, {Limit: 0.3, Base: limits.Limits{Shares: 800}}, {Unknown: true, Limit: 1, Base: limits.Limits{Shares: 500}}, {Limit: 0.3, Base: limits.Limits{Shares: 300}}}, Options{Floor: 0.1}, []uint64{1140, 380, 500, 380}},
-		// Seen in practice: 1438 shares were "fair" to a task to which Nomad had given
-		// 8000.
+		// 1438 shares must not count as fair for a task with 8000 from Nomad.
 		{"unknown beside small ones", []Request{{Unknown: true, Base: limits.Limits{Shares: 8000}}, {Limit: 0.5, Base: limits.Limits{Shares: 500}}, {Limit: 0.1, Base: limits.Limits{Shares: 500}}}, Options{}, []uint64{8000, 750, 250}},
 		{"no limit beside one: the entitlement counts", []Request{{Limit: 1, Base: limits.Limits{Shares: 8000}}, {Limit: 1, Base: limits.Limits{Shares: 1000}}, {Limit: 0.05, Base: limits.Limits{Shares: 1000}}}, Options{}, []uint64{8444, 1056, 500}},
 		{"NaN and nonsense count as unmeasured", []Request{{Limit: policy.Share(math.NaN()), Base: limits.Limits{Shares: 300}}, {Limit: -1, Base: limits.Limits{Shares: 300}}, {Limit: 0.5, Base: limits.Limits{Shares: 300}}}, Options{}, []uint64{300, 300, 300}},
@@ -54,7 +53,7 @@ func TestLimits_weight(t *testing.T) {
 	}
 }
 
-// The kernel gets the policy's ratio, not the runtime's curve.
+// The policy's ratio is set in the kernel's weights, not in the runtime's shares.
 func TestLimits_weightRatioV2(t *testing.T) {
 	for _, conv := range []limits.Conversion{limits.Identity, limits.Quadratic, limits.Linear} {
 		got := Limits(ModeWeight, 4, []Request{{Limit: 0.8, Base: limits.Limits{Shares: 2000}}, {Limit: 0.2, Base: limits.Limits{Shares: 2000}}}, Options{Floor: 0.1, Conversion: conv})
@@ -152,8 +151,7 @@ func TestLimits_weightProperties(t *testing.T) {
 				must.Eq(t, r.base(), got[i])
 				continue
 			}
-			// Rounding moves a task by one unit, raising another to the minimum weight
-			// by two.
+			// Rounding changes a weight by one unit, or two if it raises another to the minimum.
 			if r.Unknown {
 				must.InDelta(t, w(r.base()), w(got[i]), 2)
 			} else {

@@ -12,7 +12,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// ErrEmptyPool means that Nomad's reserves hold every CPU.
+// ErrEmptyPool means that Nomad reserves every CPU.
 var ErrEmptyPool = errors.New("the pool is empty")
 
 // PoolInput is the input of Pool.
@@ -21,26 +21,25 @@ type PoolInput struct {
 	Configured float64
 	// NodeCores is the number of logical CPUs of the node.
 	NodeCores int
-	// UsableCores is the number of them that Nomad may use: all, less reserved.cores or
-	// those outside reservable_cores. 0 means all.
+	// UsableCores is the number of CPUs that Nomad may use: all, less reserved.cores or those
+	// outside reservable_cores. 0 means all.
 	UsableCores int
 	// ReservedMHz is Nomad's reserved.cpu, in MHz.
 	ReservedMHz float64
-	// CoreMHz is the mean speed of the usable CPUs as Nomad counts it, in MHz; it
-	// converts ReservedMHz to cores.
+	// CoreMHz is the mean speed of the usable CPUs as computed by Nomad, in MHz; it converts
+	// ReservedMHz to cores.
 	CoreMHz float64
-	// ContainerCores is the CPU quota of Nomad itself (in a container or a systemd unit
-	// with CPUQuota), in cores; 0 means none.
+	// ContainerCores is the CPU quota of Nomad itself (in a container or a systemd unit with
+	// CPUQuota), in cores; 0 means none.
 	ContainerCores float64
 }
 
-// Pool is the CPU that the node's elastic tasks share, in cores: Configured if set,
-// else the usable CPUs less Nomad's reserve, at most Nomad's own quota. The caller
-// subtracts tasks with `cores` of their own.
+// Pool returns the CPU that the node's elastic tasks share, in cores: Configured if set, else the
+// usable CPUs less Nomad's reserve, at most Nomad's own quota. The caller subtracts tasks with
+// `cores`.
 //
-// Nomad's PercentTicks divides by the usable compute but multiplies by all CPUs, so it
-// is not used. All invalid fields are reported at once. ErrEmptyPool if nothing is
-// left.
+// Nomad's PercentTicks divides by the usable compute but multiplies by all CPUs, so it is not used.
+// Pool reports all invalid fields, or ErrEmptyPool if nothing is left.
 func Pool(in PoolInput) (policy.Cores, error) {
 	var errs []error
 	bad := func(field, allowed string, got any) {
@@ -89,9 +88,8 @@ func Pool(in PoolInput) (policy.Cores, error) {
 	return policy.Cores(cores), nil
 }
 
-// NomadShares are the shares that Nomad's drivers give a task with this many MHz of
-// `cpu` on a node with totalMHz: the MHz themselves, scaled down on nodes with more MHz
-// than the range of shares.
+// NomadShares returns the shares that Nomad's drivers give a task with cpuMHz on a node with
+// totalMHz: the MHz, scaled down on nodes whose MHz exceed the range of shares.
 func NomadShares(cpuMHz, totalMHz int64) uint64 {
 	if cpuMHz < int64(limits.MinShares) {
 		return limits.MinShares

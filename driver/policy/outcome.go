@@ -7,8 +7,8 @@ import "encoding/json"
 
 // Outcome is a policy's decision on a snapshot.
 type Outcome struct {
-	// Tasks has one decision per task of the snapshot, in its order; policies without
-	// Ghosts omit ended tasks.
+	// Tasks has one decision per task of the snapshot, in its order. Policies without Ghosts omit
+	// ended tasks.
 	Tasks []Decision `json:"tasks"`
 	// Alpha is FlowCon's threshold, in the unit of G; −1 means that categories were
 	// kept, nil that the policy has none.
@@ -41,8 +41,8 @@ type Decision struct {
 	Limit *Share `json:"limit"`
 	// Stop requests a graceful stop of a task that has succeeded.
 	Stop bool `json:"stop"`
-	// Unknown means that the policy knows too little to limit the task: it gets its
-	// fair share, whatever Limit is.
+	// Unknown means that the policy cannot determine a limit: the task gets its fair share,
+	// whatever Limit is.
 	Unknown bool `json:"unknown,omitempty"`
 	// Fair compares the task with its twin, in policies that have twins.
 	*Fair

@@ -1,14 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package policy is the contract between measurement and decision. A policy is a pure
-// function from a Snapshot to an Outcome: no clock, no I/O, no state of its own. The
-// same code runs on a node, in `ebbtide decide` and in the simulator, and equal
-// snapshots give equal outcomes.
+// Package policy is the contract between measurement and decision. A policy is a pure function from
+// a Snapshot to an Outcome: no clock, no I/O, no internal state. The same code runs on a node, in
+// `ebbtide decide` and in the simulator, and equal snapshots give equal outcomes.
 //
-// Each policy is a folder below this one, registered in package policies, with its
-// parameters, agent options, checks, example and departures from the paper: see
-// Definition.
+// Each policy is a directory below this one, registered in package policies, with its parameters,
+// agent options, checks, example and departures from the paper: see Definition.
 package policy
 
 import (
@@ -32,10 +30,10 @@ const (
 type Option struct {
 	Name    string
 	Kind    string // KindString, KindNumber or KindBool
-	Default string // a literal, the same in HCL and in JSON
-	Allowed string // for people: the values, with their unit
-	Doc     string // for people: what it does, a line of Markdown
-	Param   string // for a policy's option: the parameter that it sets, by its path
+	Default string // a literal, valid in both HCL and JSON
+	Allowed string // human-readable: the values, with their unit
+	Doc     string // human-readable: a line of Markdown
+	Param   string // path of the parameter that a policy's option sets
 }
 
 // Under returns the options with their parameters moved below path, for policies
@@ -59,8 +57,8 @@ type Departure struct {
 type Definition[P any] struct {
 	Name     string
 	Synopsis string
-	// Defaults are the parameters of snapshots without any: the published ones, where
-	// the agent's defaults (Options) may differ.
+	// Defaults are the parameters of snapshots without any: the published ones, which may differ
+	// from the agent's defaults (Options).
 	Defaults P
 	// CheckParams reports all invalid parameters as a fields.Errors.
 	CheckParams func(P) error
@@ -74,8 +72,8 @@ type Definition[P any] struct {
 	Example Snapshot
 	// Departures lists all differences from the paper.
 	Departures []Departure
-	// Ghosts means that Decide handles ended tasks (Task.Ended); other policies do not
-	// get them.
+	// Ghosts means that Decide handles ended tasks (Task.Ended); other policies do not receive
+	// them.
 	Ghosts bool
 	Decide func(Snapshot, P) Outcome
 }
@@ -96,8 +94,7 @@ type Query struct {
 	Name     string // on the command line; for policies also in the configuration
 	Synopsis string
 	Example  any // a valid input
-	// Decide runs the function on JSON. The error is a fields.Errors with everything
-	// wrong in the input.
+	// Decide runs the function on JSON. The error is a fields.Errors with all errors of the input.
 	Decide func(input []byte) (output any, err error)
 }
 
@@ -111,8 +108,8 @@ type Decider struct {
 	Decide func(Snapshot) Outcome
 }
 
-// NewQuery makes a Query of a pure function. defaults holds the optional fields; In's
-// method Validate() error is used if present.
+// NewQuery returns a Query of a pure function. defaults holds the optional fields; In's method
+// Validate() error is called if present.
 func NewQuery[In, Out any](name, synopsis string, defaults, example In, decide func(In) Out) Query {
 	return Query{
 		Name: name, Synopsis: synopsis, Example: example,
@@ -126,7 +123,7 @@ func NewQuery[In, Out any](name, synopsis string, defaults, example In, decide f
 	}
 }
 
-// Policy erases the type of the parameters.
+// Policy converts d to a Policy, without the type of its parameters.
 func (d Definition[P]) Policy() Policy {
 	params, err := json.Marshal(d.Defaults)
 	if err != nil {

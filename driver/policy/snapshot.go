@@ -23,8 +23,8 @@ type Snapshot struct {
 	Node string `json:"node" strict:"optional"`
 	// NowS is the time in seconds since the Unix epoch.
 	NowS float64 `json:"now_s" strict:"optional"`
-	// Policy made the last decision and owns State; "" in a handwritten snapshot means
-	// the policy that is asked.
+	// Policy made the last decision and owns State; "" in a handwritten snapshot means the policy
+	// being run.
 	Policy string `json:"policy" strict:"optional"`
 	// PoolCores is the elastic pool that shares are fractions of.
 	PoolCores Cores `json:"pool_cores" strict:"optional"`
@@ -35,14 +35,14 @@ type Snapshot struct {
 	// InitialIntervalS is the shortest interval, used after a join or leave.
 	InitialIntervalS float64 `json:"initial_interval_s" strict:"optional"`
 	MaxIntervalS     float64 `json:"max_interval_s" strict:"optional"`
-	// Gone is the use in the last interval of tasks that are not in the snapshot: tasks
-	// that left since and tasks exempt from limits.
+	// Gone is the use in the last interval of tasks that are not in the snapshot: those that have
+	// left since and those exempt from limits.
 	Gone Share `json:"gone" strict:"optional"`
-	// State is Outcome.State of the last run; nil at first.
+	// State is Outcome.State of the last run; nil in the first one.
 	State json.RawMessage `json:"state,omitempty" strict:"optional"`
 	// Tasks are the node's tasks in order of arrival, possibly none.
 	Tasks []Task `json:"tasks"`
-	// Params are the parameters of the asked policy.
+	// Params are the parameters of the policy being run.
 	Params json.RawMessage `json:"params,omitempty" strict:"optional"`
 	// Policies holds the node's configured parameters by policy, used without Params.
 	Policies map[string]json.RawMessage `json:"policies,omitempty" strict:"optional"`
@@ -52,8 +52,8 @@ type Task struct {
 	ID string `json:"id"`
 	// Kind is Training if "".
 	Kind Kind `json:"kind" strict:"optional"`
-	// Entitlement is what Nomad gave the task, > 0, relative to the others. Optional in
-	// a handwritten snapshot, where it means equal requests.
+	// Entitlement is what Nomad gave the task, > 0, relative to the others. It is optional in a
+	// handwritten snapshot, where it means equal entitlements.
 	Entitlement float64 `json:"entitlement" strict:"optional"`
 	// Limit is the limit in force, in (0, 1]; 1 means no limit, 0 none decided yet.
 	Limit Share `json:"limit" strict:"optional"`
@@ -83,10 +83,10 @@ type Task struct {
 	Acceptable *float64 `json:"acceptable" strict:"optional"`
 	// Objective is the value at which training is done; nil for none (training).
 	Objective *float64 `json:"objective" strict:"optional"`
-	// State is the target reached before (training).
+	// State is the target reached so far (training).
 	State TargetState `json:"state" strict:"optional"`
-	// Tracked means that State is authoritative, because the node follows the reports
-	// and requires several in a row; Value is informational (training).
+	// Tracked means that State is authoritative, because the node tracks the reports and requires
+	// several consecutive ones; Value is informational (training).
 	Tracked bool `json:"tracked" strict:"optional"`
 
 	// ObjectiveS is the required response time, in seconds per batch; nil for a
@@ -100,8 +100,7 @@ type Task struct {
 	CapCores Cores `json:"cap_cores" strict:"optional"`
 	// CPUS is the CPU time used (training).
 	CPUS CPUSeconds `json:"cpu_s" strict:"optional"`
-	// FairCPUS is the CPU time it would have used under fair sharing: its twin's
-	// (training).
+	// FairCPUS is the CPU time the task would have used under fair sharing: its twin's (training).
 	FairCPUS CPUSeconds `json:"fair_cpu_s" strict:"optional"`
 	// RemainingCPUS is the CPU time until the task ends; nil if unknown (training).
 	RemainingCPUS *CPUSeconds `json:"remaining_cpu_s" strict:"optional"`
@@ -145,8 +144,7 @@ func (t Task) Reached() TargetState {
 	return state
 }
 
-// FairShares returns each task's entitlement as a part of the sum, > 0; 0 for ended
-// tasks.
+// FairShares returns each task's entitlement as a fraction of the sum, > 0; 0 for ended tasks.
 func (s Snapshot) FairShares() []Share {
 	var most, sum float64
 	for _, t := range s.Tasks {
@@ -164,12 +162,12 @@ func (s Snapshot) FairShares() []Share {
 		if t.Ended {
 			continue
 		}
-		out[i] = max(Share(t.Entitlement/most/sum), 0x1p-1000) // a part of it must not underflow
+		out[i] = max(Share(t.Entitlement/most/sum), 0x1p-1000) // a fraction of it must not underflow
 	}
 	return out
 }
 
-// CheckIntervals reports intervals that cannot be adapted.
+// CheckIntervals reports invalid intervals.
 func (s Snapshot) CheckIntervals() (errs fields.Errors) {
 	if !fields.Positive(s.IntervalS) {
 		errs.Add("interval_s", "must be > 0, got %v", s.IntervalS)

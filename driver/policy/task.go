@@ -39,11 +39,11 @@ func (c Category) Valid() bool { return slices.Contains([]Category{New, NL, WL, 
 type TargetState string
 
 const (
-	// InTraining is a task that has reached none, like "".
+	// InTraining means that no target has been reached, like "".
 	InTraining TargetState = "training"
-	// Acceptable is a task with a usable model; it continues.
+	// Acceptable means that the model is usable; training continues.
 	Acceptable TargetState = "acceptable"
-	// Objective is a task that has succeeded and stops.
+	// Objective means that the task has succeeded and stops.
 	Objective TargetState = "objective"
 )
 
@@ -76,7 +76,7 @@ const (
 	Satisfied Class = "S"
 	// Bad is slower than the objective.
 	Bad Class = "B"
-	// Unmeasured has no response time in the last interval.
+	// Unmeasured means no response time in the last interval.
 	Unmeasured Class = ""
 )
 

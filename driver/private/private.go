@@ -1,16 +1,15 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package private stores the files that Ebbtide acts on in an allocation's directory on
-// the host, beside the directories that Nomad exposes to tasks: tasks can neither see
-// nor write them, but Nomad's file API can read them
-// (/v1/client/fs/cat/<allocation>?path=.ebbtide/…). They are removed with the
-// allocation and not copied when Nomad migrates a disk.
+// Package private stores the files that Ebbtide acts on in an allocation's directory on the host,
+// next to the directories that Nomad exposes to tasks: tasks can neither see nor write them, but
+// Nomad's file API can read them (/v1/client/fs/cat/<allocation>?path=.ebbtide/…). They are removed
+// with the allocation and not copied when Nomad migrates a disk.
 //
-// A jobspec reaches further than a task: Nomad's docker driver mounts any part of the
-// allocation's directory on request, and templates are rendered through symlinks. Files
-// that the driver itself reads back are therefore sealed with a key of the node, which
-// rejects forged files and copies from other allocations.
+// A jobspec has more access than a task: Nomad's docker driver mounts any part of the allocation's
+// directory on request, and templates are rendered through symlinks. Files that the driver itself
+// reads back are therefore sealed with a key of the node, which detects forged files and copies
+// from other allocations.
 package private
 
 import (
@@ -36,33 +35,33 @@ const DirName = ".ebbtide"
 // of the node.
 const SnapshotName = "snapshot.json"
 
-// TwinsName is the name of the sealed state of ended tasks, beside the snapshot.
+// TwinsName is the name of the sealed state of ended tasks, in the snapshot's directory.
 const TwinsName = "twins.node"
 
 const statusSuffix = ".status.json"
 
-// StatusName is the name of the private copy of a task's status.
+// StatusName returns the name of the private copy of a task's status.
 func StatusName(task string) string { return task + statusSuffix }
 
 // StatusTask is the inverse of StatusName; false if name is not a status.
 func StatusTask(name string) (task string, ok bool) { return strings.CutSuffix(name, statusSuffix) }
 
-// RestoredName is the name of a task's Restored, JSON.
+// RestoredName returns the name of a task's Restored, JSON.
 func RestoredName(task string) string { return task + ".restored.json" }
 
-// Restored maps the checkpoints that a task found at its last start, as the task names
-// them, to their sizes in bytes.
+// Restored maps the checkpoints present at a task's last start, by the task's paths, to their sizes
+// in bytes.
 type Restored map[string]int64
 
-// StateName is the name of a task's sealed state for a later process.
+// StateName returns the name of a task's sealed state for a later process.
 func StateName(task string) string { return task + ".state" }
 
-// recordName is the name of a task's sealed Record. No suffix ends with another, so
-// names are unique.
+// recordName returns the name of a task's sealed Record. No suffix ends with another, so names are
+// unique.
 func recordName(task string) string { return task + ".record" }
 
-// CheckTask rejects task names, valid in Nomad, that would expose the private directory
-// to the task.
+// CheckTask rejects task names that are valid in Nomad, but would expose the private directory to
+// the task.
 func CheckTask(name string) error {
 	switch name {
 	case ".", "..", DirName:
@@ -127,7 +126,7 @@ func (d Dir) ReadFile(name string, limit int) ([]byte, error) {
 	return data, nil
 }
 
-// WriteSealed is WriteFile for ReadSealed.
+// WriteSealed is like WriteFile, for ReadSealed.
 func (d Dir) WriteSealed(name string, data []byte, sync bool) error {
 	seal, err := d.seal(name, data)
 	if err != nil {
@@ -165,8 +164,7 @@ func (d Dir) Remove(name string) error {
 	return nil
 }
 
-// open opens the directory, never outside the allocation's directory even if it was
-// replaced by a symlink.
+// open opens the directory, but never a symlink out of the allocation's directory.
 func (d Dir) open(create bool) (*os.Root, error) {
 	alloc, err := os.OpenRoot(d.alloc)
 	if err != nil {
@@ -227,7 +225,7 @@ func write(root *os.Root, name string, data []byte, sync bool, place func(tmp, n
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Remove(tmp) }() // gone already if it was renamed
+	defer func() { _ = root.Remove(tmp) }() // no-op after a rename
 	_, err = f.Write(data)
 	if err == nil && sync {
 		err = f.Sync()

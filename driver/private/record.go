@@ -14,12 +14,11 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// Record is the persistent state of one task of an allocation: reached targets and a
-// freeze. It decides whether a job ends as a success, also across restarts of plugin
-// and agent.
+// Record is the persistent state of one task of an allocation: reached targets and a freeze. Across
+// restarts of plugin and agent, it determines whether a job succeeds.
 type Record struct {
-	// Run is the task's ID in Nomad when Acceptable was reached: a restarted task may
-	// be far from it again.
+	// Run is the task's ID in Nomad when Acceptable was reached: a restarted task may no longer be
+	// near it.
 	Run        string          `json:"run,omitempty"`
 	Acceptable *target.Reached `json:"acceptable,omitempty"`
 	// Objective holds for the allocation: its task has succeeded.
@@ -35,16 +34,16 @@ type Left struct {
 	Namespace string `json:"namespace"`
 	Job       string `json:"job"`
 	Group     string `json:"group"`
-	Path      string `json:"path"` // as the task names it
-	// TakenBy is the allocation that has resumed from it; "" = none yet.
+	Path      string `json:"path"` // as seen by the task
+	// TakenBy is the allocation that has resumed from it; "" = none.
 	TakenBy string `json:"taken,omitempty"`
 }
 
-// Frozen is a task that is frozen or about to be. Package watchdog reads it, too.
+// Frozen is a task that is or will be frozen. Package watchdog reads it, too.
 type Frozen struct {
 	Run    string    `json:"run"`    // the task's ID in Nomad
 	Cgroup string    `json:"cgroup"` // directory of its freezer (limits.Thaw)
-	State  string    `json:"state"`  // saving (may be frozen any moment), ready or frozen
+	State  string    `json:"state"`  // saving (may be frozen at any time), ready or frozen
 	Until  time.Time `json:"until"`  // end of the lease; while saving, a later time
 	// The checkpoint, for display.
 	Path  string        `json:"path"`

@@ -13,7 +13,7 @@ const eventEvery = 30 * time.Second
 type Event struct {
 	TaskID, AllocID, TaskName string
 	Message                   string
-	Annotations               map[string]string // its kind, as Annotation, and what else is for tools
+	Annotations               map[string]string // its kind, as Annotation, and data for tools
 }
 
 // Events throttles a task's events. Of queued events of one kind only the latest is
@@ -40,8 +40,7 @@ func (e *Events) Enqueue(kind, message string) {
 	e.waiting = append(e.waiting, note{kind, message})
 }
 
-// Send sends an event at once, if a person waits for it or it is unique in the task's
-// life.
+// Send sends an event immediately, if a user waits for it or it is unique in the task's life.
 func (e *Events) Send(kind, message string, now time.Time) {
 	e.last = now
 	ev := e.task
@@ -60,13 +59,13 @@ func (e *Events) Drop(kind string) {
 	}
 }
 
-// Dropped returns how many events were overtaken or taken back before they were sent.
+// Dropped returns the number of events replaced or removed before they were sent.
 func (e *Events) Dropped() int { return e.dropped }
 
-// Waiting returns how many events have not been sent yet.
+// Waiting returns the number of events not yet sent.
 func (e *Events) Waiting() int { return len(e.waiting) }
 
-// Flush sends the next event when it is time.
+// Flush sends the next event if it is due.
 func (e *Events) Flush(now time.Time) {
 	if len(e.waiting) == 0 || !e.last.IsZero() && now.Sub(e.last) < eventEvery {
 		return

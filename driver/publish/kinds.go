@@ -9,8 +9,8 @@ const Annotation = "ebbtide"
 // Kind is a kind of task event. Texts are Markdown, for the reference.
 type Kind struct {
 	Name string   // the event's Annotation
-	Says []string // how its messages begin
-	Doc  string   // what it means, and what to do
+	Says []string // beginnings of its messages
+	Doc  string   // its meaning, and what to do
 }
 
 // Kinds lists all kinds of events, those of a task's ordinary life first.

@@ -72,7 +72,7 @@ func TestKinds(t *testing.T) {
 	test.MapEmpty(t, sent, test.Sprint("kinds that Kinds does not list"))
 }
 
-// kindArgument is the argument of a call that is the kind of an event; nil if there is none.
+// kindArgument returns the argument of a call that is the kind of an event; nil if there is none.
 func kindArgument(call *ast.CallExpr) ast.Expr {
 	f, ok := call.Fun.(*ast.SelectorExpr)
 	switch {
@@ -84,7 +84,7 @@ func kindArgument(call *ast.CallExpr) ast.Expr {
 	return nil
 }
 
-// text is the value of a string literal; "" for anything else.
+// text returns the value of a string literal; "" for anything else.
 func text(e ast.Expr) string {
 	lit, ok := e.(*ast.BasicLit)
 	if !ok || lit.Kind != token.STRING {

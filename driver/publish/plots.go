@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// Limits on drawing. A picture takes some tens of milliseconds of CPU, which belongs to
-// the tasks.
+// Limits on drawing. A picture takes some tens of milliseconds of CPU, which the tasks could use.
 const (
 	pictureEvery = time.Minute            // minimum time between two pictures of a task
 	pictureShare = 0.002                  // of a core, on average
@@ -24,13 +23,13 @@ type urgency int
 
 const (
 	whenDue urgency = iota // at most once a minute
-	soon                   // a milestone: before the others
-	last                   // the final one: at once
+	soon                   // a milestone: before others
+	last                   // the final picture: immediately
 )
 
-// Plots draws the tasks' pictures one by one in the background, with about two
-// thousandths of a core. Saved time is for milestones, which may come in bursts;
-// otherwise a task gets a picture at most once a minute. Final pictures are exempt.
+// Plots draws the tasks' pictures sequentially in the background, with about two thousandths of a
+// core. Saved time is for milestones, which may come in bursts; otherwise a task gets at most one
+// picture a minute. Final pictures are exempt.
 type Plots struct {
 	mu    sync.Mutex
 	queue []drawer
@@ -39,7 +38,7 @@ type Plots struct {
 	wake  chan struct{}
 }
 
-// NewPlots returns an empty queue; Run draws it.
+// NewPlots returns an empty queue; call Run to draw.
 func NewPlots() *Plots {
 	return &Plots{how: make(map[drawer]urgency), drawn: make(map[drawer]time.Time), wake: make(chan struct{}, 1)}
 }

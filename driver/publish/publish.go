@@ -1,10 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package publish shows what becomes of a task: status, history and picture in the
-// allocation's shared directory, and task events. The task can write there, so nothing
-// is read back. Tools and later processes of the plugin use the allocation's private
-// directory (package private).
+// Package publish publishes a task's state: status, history and picture in the allocation's shared
+// directory, and task events. The task can write there, so these files are never read back. Tools
+// and later processes of the plugin use the allocation's private directory (package private).
 package publish
 
 import (
@@ -20,7 +19,7 @@ import (
 
 const firstPicture = 5
 
-// Task publishes one task. It is used by one goroutine.
+// Task publishes one task. It must be used by one goroutine.
 type Task struct {
 	Events
 	name    string
@@ -32,18 +31,18 @@ type Task struct {
 	dirty, rowDue bool
 	written       time.Time
 	drawn         bool
-	mark          string // what happened since the last row
+	mark          string // events since the last row
 	failed        bool
 	loggedAt      time.Time
 }
 
-// Target is where a task is published.
+// Target identifies a task and where to publish it.
 type Target struct {
-	Event            // its IDs
+	Event            // with its IDs
 	SharedDir string // the allocation's shared directory (NOMAD_ALLOC_DIR)
 	Private   private.Dir
 	Plots     *Plots
-	Emit      func(Event) // called from another goroutine
+	Emit      func(Event) // called in another goroutine
 }
 
 // New returns a Task. An unwritable directory is logged and becomes an event; the task
@@ -63,7 +62,7 @@ func New(t Target, log hclog.Logger) *Task {
 // Changed requests a write of the status and, with row, of a history row.
 func (p *Task) Changed(row bool) { p.dirty, p.rowDue = true, p.rowDue || row }
 
-// Happened marks the next row of the history and of the picture.
+// Happened adds a mark to the next row of the history, and to the picture.
 func (p *Task) Happened(what string) {
 	if p.mark != "" {
 		what = p.mark + ", " + what
@@ -72,7 +71,7 @@ func (p *Task) Happened(what string) {
 	p.Changed(true)
 }
 
-// Due reports whether the status has changed and was not written for some time.
+// Due reports whether the status has changed and was last written at least every ago.
 func (p *Task) Due(now time.Time, every time.Duration) bool {
 	return p.dirty && now.Sub(p.written) >= every
 }
@@ -87,7 +86,7 @@ func (p *Task) Write(st status.Status, row status.Row, state []byte, now time.Ti
 	if encErr == nil {
 		err = errors.Join(err, p.private.WriteFile(private.StatusName(p.name), data, false))
 	}
-	if p.writer == nil { // the task replaced the directory, to its own loss
+	if p.writer == nil { // the task has replaced the directory
 		p.failedWrite(err)
 		return
 	}
@@ -111,20 +110,20 @@ func (p *Task) Write(st status.Status, row status.Row, state []byte, now time.Ti
 	p.failedWrite(err)
 }
 
-// Marker writes a file beside the status that a task may wait for.
+// Marker writes a file next to the status, for which a task may wait.
 func (p *Task) Marker(name string, content any) {
 	if p.writer != nil {
 		p.failedWrite(p.writer.Marker(name, content))
 	}
 }
 
-// failedWrite reports once that files cannot be written, and when they can again.
+// failedWrite reports that files cannot be written, and that they can again.
 func (p *Task) failedWrite(err error) {
 	if (err != nil) == p.failed {
 		return
 	}
 	p.failed = err != nil
-	level := hclog.Debug // a task can make it alternate at will
+	level := hclog.Debug // a task can alternate it at will
 	if now := time.Now(); now.Sub(p.loggedAt) >= eventEvery && !errors.Is(err, fs.ErrNotExist) {
 		level, p.loggedAt = hclog.Warn, now
 	}

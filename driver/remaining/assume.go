@@ -25,10 +25,10 @@ var (
 	}
 )
 
-// Assume finds totals in a task's command line and environment: "--epochs 200",
-// "--epochs=200", "-steps 17408", "trainer.max_epochs=10", NUM_EPOCHS=10. The command
-// line takes precedence. Two different numbers in one of them count as none: it may be
-// a script of several trainings. Only names and numbers are kept.
+// Assume finds totals in a task's command line and environment: "--epochs 200", "--epochs=200",
+// "-steps 17408", "trainer.max_epochs=10", NUM_EPOCHS=10. The command line takes precedence. Two
+// different numbers in one of them are ignored: it may be a script of several trainings. Only names
+// and numbers are kept.
 func Assume(command []string, env map[string]string) Assumption {
 	var words []string
 	for _, arg := range command {
@@ -82,7 +82,7 @@ func (g *guess) see(names []string, option, from, text string) {
 	}
 }
 
-// or returns the guess, or other if it has seen no option.
+// or returns the guess, or other if no option was found.
 func (g guess) or(other guess) (float64, string) {
 	if g.seen {
 		return g.value, g.from

@@ -36,14 +36,14 @@ type Estimate struct {
 	Source Source
 	// PerStep is the price of a step; 0 if unknown.
 	PerStep policy.CPUSeconds
-	// Total is the assumed number of steps, in the trainer's unit; 0 if unknown or if
-	// the trainer counts down.
+	// Total is the assumed number of steps, in the trainer's unit; 0 if unknown or if the trainer
+	// counts down.
 	Total float64
 	// Why explains the estimate.
 	Why string
 }
 
-// Declared is what is known of a task's work before it reports; 0 means unknown.
+// Declared is a task's size before it reports; 0 means unknown.
 type Declared struct {
 	Steps  float64 `json:"steps,omitempty"`  // meta
 	Epochs float64 `json:"epochs,omitempty"` // meta
@@ -63,7 +63,7 @@ type Assumption struct {
 // Run is the cost of a whole run of a job.
 type Run struct {
 	CPUS  float64 `json:"cpu_s"`
-	Steps float64 `json:"steps,omitempty"` // in the trainer's unit; 0 if it reported none
+	Steps float64 `json:"steps,omitempty"` // in the trainer's unit; 0 if not reported
 }
 
 // Point is a report, with the CPU-seconds used when it was read. 0 or NaN mean unknown.
@@ -80,7 +80,7 @@ type Curve struct {
 	Plateau    bool
 	Acceptable *float64 // target; nil if none
 	Objective  *float64 // target; nil if none
-	Passed     bool     // the acceptable target was reached
+	Passed     bool     // the acceptable target has been reached
 }
 
 // Mark is a step and the CPU-seconds at its report.
@@ -104,14 +104,14 @@ type State struct {
 	Changes  float64 `json:"changes,omitempty"`   // recent changes of the total
 	PerEpoch float64 `json:"per_epoch,omitempty"` // steps
 	Other    float64 `json:"other,omitempty"`     // total of another bar
-	OtherCPU float64 `json:"other_cpu,omitempty"` // when it first came
+	OtherCPU float64 `json:"other_cpu,omitempty"` // CPU-seconds at its first report
 	Bars     int     `json:"bars,omitempty"`      // adopted after ours was complete
 
 	Raw   float64 `json:"raw,omitempty"`   // last step as printed
-	Falls int     `json:"falls,omitempty"` // consecutive reports with a lower step; < 0: higher
+	Falls int     `json:"falls,omitempty"` // consecutive reports with a lower step; < 0: with a higher one
 	Down  bool    `json:"down,omitempty"`  // the step counts down
 	Peak  float64 `json:"peak,omitempty"`  // highest step before the restarts
-	Backs int     `json:"backs,omitempty"` // consecutive restarts that did not pass it
+	Backs int     `json:"backs,omitempty"` // consecutive restarts that did not exceed it
 
 	Began   Mark    `json:"began,omitzero"` // first report of this run of steps
 	Steps   []Mark  `json:"steps,omitempty"`
@@ -164,7 +164,7 @@ func number(v float64) float64 {
 	return 0
 }
 
-// Add takes a report. Without a valid CPU reading it is ignored.
+// Add adds a report. It is ignored without a valid CPU reading.
 func (e *Estimator) Add(p Point) {
 	s := &e.s
 	if !(p.CPU >= 0 && p.CPU < maxValue) {
@@ -199,7 +199,7 @@ func (e *Estimator) Add(p Point) {
 		}
 		s.Total, s.Other = total, 0
 	} else if s.Reported && !s.Down {
-		s.Total = 0 // the trainer no longer prints it: it belonged to a bar
+		s.Total = 0 // the trainer no longer prints it: it was a bar's
 	}
 	if step > s.Peak {
 		s.Backs = 0
@@ -269,7 +269,7 @@ func (e *Estimator) back() {
 	e.restart()
 }
 
-// restart drops the reported steps and keeps their price.
+// restart drops the reported steps and keeps the price of a step.
 func (e *Estimator) restart() {
 	s := &e.s
 	if per, _ := s.measured(); per > 0 {
@@ -323,8 +323,7 @@ func mark(ms []Mark, m Mark) []Mark {
 	return ms
 }
 
-// price is CPU-seconds per step over the newer half of the marks; 0 with fewer than
-// two.
+// price returns the CPU-seconds per step over the newer half of the marks; 0 with fewer than two.
 func price(ms []Mark) float64 {
 	n := len(ms)
 	if n < 2 {
@@ -341,8 +340,7 @@ func price(ms []Mark) float64 {
 	return (last.CPU - ms[from].CPU) / (last.Step - ms[from].Step)
 }
 
-// measured is the price of a step since the last restart, and whether it spans whole
-// epochs.
+// measured returns the price of a step since the last restart, and whether it spans whole epochs.
 func (s *State) measured() (per float64, epochs bool) {
 	steps := price(s.Steps)
 	if per = price(s.Epochs); per == 0 || len(s.Epochs) == 2 && steps > 0 && per > slowStart*steps {
@@ -367,7 +365,7 @@ func (e *Estimator) Estimate(cpu float64, c Curve) Estimate {
 	return out
 }
 
-// quality is the work to the quality point; nil if unknown.
+// quality returns the work to the quality point; nil if unknown.
 func quality(cpu float64, c Curve, end *policy.CPUSeconds) *policy.CPUSeconds {
 	way, ok := 0.0, true
 	switch {
@@ -392,7 +390,7 @@ func seconds(v float64) *policy.CPUSeconds {
 	return &s
 }
 
-// total is the step at which the task ends, and its source.
+// total returns the step at which the task ends, and its source.
 func (e *Estimator) total() (total float64, from Source, name string) {
 	s := &e.s
 	if s.Down {
@@ -471,20 +469,18 @@ func (e *Estimator) toEnd(cpu float64) Estimate {
 	return out
 }
 
-// left is the CPU time from now until step total, given the price of a step.
+// left returns the CPU time from now until step total, given the price of a step.
 func (e *Estimator) left(per float64, epochs bool, total, cpu float64) float64 {
 	s := &e.s
 	at, next := s.At, 2*s.At.Step-s.Before // estimated step of the next report
 	atNext := per * (total - next)
 	if !epochs {
-		// A counter that restarted without a step since tells nothing of the time
-		// since.
+		// If the counter has restarted without a step, the time since is unknown.
 		return max(per*(total-at.Step)-max(0, cpu-at.CPU), atNext)
 	}
 	began := s.Epochs[len(s.Epochs)-1]
 	if end := min(total, (epochOf(at.Step, s.PerEpoch)+1)*s.PerEpoch); next <= end {
-		// Steps alone cost less than an epoch's average, which includes the work at its
-		// end.
+		// Steps alone cost less than an epoch's average, which includes the work at its end.
 		within := per
 		if at.Step > began.Step {
 			within = min(per, (at.CPU-began.CPU)/(at.Step-began.Step))

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Ended is what people are told when a task has ended, beside its twin.
+// Ended is the result of an ended task, compared with its twin.
 type Ended struct {
 	Took time.Duration
-	Fair time.Duration // what its twin would have taken
-	Why  string        // it took longer; "" if it did not
+	Fair time.Duration // the twin's duration
+	Why  string        // why it took longer; "" if it did not
 }
 
 const (
@@ -21,7 +21,7 @@ const (
 	endedFair  = "; with its fair share it would have taken "
 )
 
-// String is the text of the event.
+// String returns the event's text.
 func (e Ended) String() string {
 	text := fmt.Sprint(endedAfter, roundTime(e.Took), endedFair, roundTime(e.Fair))
 	if e.Why != "" {
@@ -30,8 +30,7 @@ func (e Ended) String() string {
 	return text
 }
 
-// ParseEnded reads the text of an event of that kind, which other words may precede; false if it is
-// of another.
+// ParseEnded parses such an event's text, which may have a prefix; ok is false for other events.
 func ParseEnded(text string) (e Ended, ok bool) {
 	_, text, found := strings.Cut(text, endedAfter)
 	took, rest, parts := strings.Cut(text, endedFair)
@@ -46,7 +45,7 @@ func ParseEnded(text string) (e Ended, ok bool) {
 	return e, errTook == nil && errFair == nil
 }
 
-// roundTime leaves a time as people say it.
+// roundTime rounds a duration for display.
 func roundTime(d time.Duration) time.Duration {
 	if d > 10*time.Minute {
 		return d.Round(time.Minute)

@@ -31,7 +31,7 @@ const maxStrokes = 4 * defaultMaxRows
 
 var testStart = time.Date(2026, 3, 1, 9, 30, 0, 0, time.UTC)
 
-// training is a synthetic history of n rows at intervals of `every` seconds.
+// training returns a synthetic history of n rows at intervals of `every` seconds.
 func training(n int, every float64, edit func(i int, r *Row)) []Row {
 	rng := rand.New(rand.NewPCG(1, uint64(n)))
 	rows := make([]Row, n)

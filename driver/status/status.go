@@ -33,7 +33,7 @@ const Schema = 1
 // field is read as NaN.
 type Number float64
 
-// Unknown is the Number written as null.
+// Unknown returns the Number written as null.
 func Unknown() Number { return Number(math.NaN()) }
 
 func (n Number) MarshalJSON() ([]byte, error) {

@@ -40,7 +40,7 @@ func TestNumber(t *testing.T) {
 	}
 }
 
-// unknown are the optional numbers of a status.
+// unknown returns the optional numbers of a status.
 func unknown(s Status) map[string]Number {
 	return map[string]Number{"value": s.Value, "step": s.Step, "total": s.Total, "progress_per_s": s.Progress, "growth": s.Growth,
 		"use": s.Use, "cpu_s": s.CPUSeconds, "throttled_s": s.Throttled, "limit.fraction": s.Limit.Fraction,

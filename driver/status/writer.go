@@ -35,11 +35,10 @@ const (
 	fileMode = 0o644
 )
 
-// Writer writes the files of one task. Its methods are atomic and safe for concurrent
-// use. Two Writers of the same task do not corrupt each other's files, but may lose
-// rows.
+// Writer writes the files of one task. Its methods are atomic and safe for concurrent use. Two
+// Writers of the same task do not corrupt each other's files, but may lose rows.
 //
-// It holds no file open between calls, so that Nomad can remove or move the directory.
+// It keeps no file open between calls, so Nomad can remove or move the directory.
 type Writer struct {
 	base    string
 	dir     string // beneath base
@@ -81,8 +80,7 @@ func NewWriter(base, task string, opts Options) (*Writer, error) {
 	return w, nil
 }
 
-// open opens or creates the directory, replacing anything else that a task has put in
-// its place.
+// open opens or creates the directory, replacing anything else with its name.
 func (w *Writer) open() (*taskfs.Dir, error) {
 	base, err := taskfs.Open(w.base, "")
 	if err != nil {
@@ -127,7 +125,7 @@ func (w *Writer) Status(s Status) error {
 	return w.Encoded(s, b)
 }
 
-// Encoded is Status for an encoded status.
+// Encoded is like Status, for an encoded status.
 func (w *Writer) Encoded(s Status, b []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

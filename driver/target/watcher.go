@@ -72,7 +72,7 @@ func (w *Watcher) Observe(reports []progress.Report) []Reached {
 	return reached
 }
 
-// Goal is the direction of the declared metric.
+// Goal returns the direction of the declared metric.
 func (w *Watcher) Goal() policy.Goal { return w.goal }
 
 // Targets returns the values of the targets; nil is none.
@@ -88,7 +88,7 @@ func (w *Watcher) Paused() string {
 	return fmt.Sprintf("the output now reports %s instead of %s", w.other, w.metric)
 }
 
-// State is the target reached so far.
+// State returns the target reached so far.
 func (w *Watcher) State() policy.TargetState { return w.state }
 
 // Restore sets the state stored by an earlier process; an invalid one is

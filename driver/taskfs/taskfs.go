@@ -63,7 +63,7 @@ func (s Stat) IsRegular() bool { return s.Mode&unix.S_IFMT == unix.S_IFREG }
 
 func (s Stat) IsDir() bool { return s.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// Modified is the last change of its content; the task can set it.
+// Modified returns the last change of its content; the task can set it.
 func (s Stat) Modified() time.Time { return time.Unix(s.Mtim.Unix()) }
 
 // Same reports whether both are one file.
@@ -107,7 +107,7 @@ func Open(base, path string) (*Dir, error) {
 
 func (d *Dir) Name() string { return d.file.Name() }
 
-// Fd is the directory's descriptor, valid until Close.
+// Fd returns the directory's descriptor, valid until Close.
 func (d *Dir) Fd() int { return int(d.file.Fd()) }
 
 func (d *Dir) Close() error { return d.file.Close() }
@@ -251,8 +251,8 @@ func (d *Dir) Remove(path string) error {
 	return pathError("remove", filepath.Join(dir.Name(), name), err)
 }
 
-// TempName is the name of WriteFile's temporary file. It is fixed, so that a killed
-// plugin leaves at most one behind, which the next one removes.
+// TempName returns the name of WriteFile's temporary file. It is fixed, so that a killed plugin
+// leaves at most one behind, which the next one removes.
 func TempName(name string) string { return "." + name + ".tmp" }
 
 // WriteFile writes data to a new file and renames it over path. It replaces anything

@@ -22,8 +22,8 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// findLengths measures a seed's trainings alone, outside Nomad. Steps and values are
-// independent of speed, so they are kept.
+// findLengths runs a seed's trainings separately, outside Nomad. Steps and values do not depend on
+// speed, so they are stored.
 func (m *measurement) findLengths(ctx context.Context, seed uint64) ([]result.Length, error) {
 	known := &m.e.Calibration.Lengths
 	var out []result.Length
@@ -57,8 +57,8 @@ type answer struct {
 	CPUS      float64 `json:"cpu_s"`
 }
 
-// batch finds the work that takes that many CPU-seconds with one thread, and its duration
-// alone, with a service outside Nomad.
+// batch finds the work that takes the given CPU-seconds with one thread, and its duration on an
+// idle machine, with a service outside Nomad.
 func (n *node) batch(ctx context.Context, seconds float64) (work, alone float64, err error) {
 	trainer, err := n.h.Tools.Trainer(ctx)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// The cluster of FlowCon's run of 2022: 20 jobs on four nodes, which here share the pool
+// The cluster of FlowCon's experiment of 2022: 20 jobs on four nodes, which here share the pool
 // equally.
 const (
 	clusterNodes = 4
@@ -28,12 +28,12 @@ const migrateMeta = `
     ebbtide_migrate = "true"
   }`
 
-// clusterMix has the total work, per pool, of the run of 15 jobs on one node.
+// clusterMix returns jobs with the total work, per pool, of the experiment of 15 jobs on one node.
 func clusterMix(seed uint64, factor float64) []mix.Job {
 	return mix.Overlapping(clusterJobs, seed, 13.5*clusterJobs*factor, time.Duration(factor*float64(20*time.Second)))
 }
 
-// startShim runs a shim in this process, ten times as fast as by default, like the jobs. stop
+// startShim runs a shim in this process, ten times as fast as the default, as are the jobs. stop
 // returns an earlier failure.
 func (n *node) startShim(ctx context.Context) (stop func() error, err error) {
 	c := config.Default()

@@ -9,13 +9,13 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// loadFile is a load's record, beneath the allocation's directory.
+// loadFile is a load's record, below the allocation's directory.
 const loadFile = "alloc/data/load.csv"
 
-// number keeps full precision.
+// number formats with full precision.
 func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// serviceJob is a service with its closed-loop client; no objective for 0.
+// serviceJob returns a service with its closed-loop client; objective 0 means none.
 func serviceJob(id string, seed uint64, work, objective float64) string {
 	service := mix.Task{
 		Name: serviceName,
@@ -42,7 +42,7 @@ const (
 	serviceModel = "mlp"
 )
 
-// trainingJob is a training; targets are optional (0).
+// trainingJob returns a training; targets are optional (0).
 func trainingJob(id, name, model string, steps, threads int, seed uint64, acceptable, objective float64) string {
 	t := mix.Task{
 		Name: name,

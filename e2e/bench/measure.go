@@ -22,7 +22,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/origin"
 )
 
-// measure executes the runs that are not done yet, and always cleans up.
+// measure executes the missing runs, and always cleans up.
 func measure(ctx context.Context, o options, stdout io.Writer) (err error) {
 	root, err := harness.FindRoot()
 	if err != nil {
@@ -86,7 +86,7 @@ func measure(ctx context.Context, o options, stdout io.Writer) (err error) {
 	return show(stdout, e)
 }
 
-// setting is common to a file's runs.
+// setting returns what a file's runs have in common.
 func (o options) setting(commit string) result.Setting {
 	return result.Setting{
 		What: o.what, Commit: commit, Machine: origin.Machine(), Cores: float64(pool()), Interval: o.interval.Seconds(),
@@ -127,7 +127,7 @@ type measurement struct {
 	lengths []result.Length // of the seed's trainings
 }
 
-// prepare measures what a step needs, before the node runs.
+// prepare measures what a step requires, before the node runs.
 func (m *measurement) prepare(ctx context.Context, s step) (err error) {
 	c := &m.e.Calibration
 	switch {
@@ -205,7 +205,7 @@ func read(path string) (result.Experiment, error) {
 	return e, nil
 }
 
-// again shows existing results.
+// again prints existing results.
 func (o options) again(stdout io.Writer) error {
 	for _, path := range o.from {
 		e, err := read(path)

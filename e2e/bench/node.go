@@ -18,10 +18,10 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// cores is the node's size; machines with fewer have fewer.
+// cores is the node's size, unless the machine has fewer.
 const cores = 2
 
-// pool is the number of shared cores.
+// pool returns the number of shared cores.
 func pool() int { return min(cores, runtime.NumCPU()) }
 
 // Deadlines, several times a healthy run's duration.
@@ -42,7 +42,7 @@ type node struct {
 	nomad   string
 }
 
-// pluginConfig is the configuration of node i's plugin for a step.
+// pluginConfig returns the configuration of node i's plugin for a step.
 func (n *node) pluginConfig(s step, i int) string {
 	engine := "engine = \"exec\""
 	if i < len(n.dockers) {
@@ -91,7 +91,7 @@ func (n *node) configure(ctx context.Context, s step) error {
 	return nil
 }
 
-// nodes is the number of nodes sharing the pool.
+// nodes returns the number of nodes sharing the pool.
 func (n *node) nodes() int {
 	if n.what == result.Cluster {
 		return clusterNodes
@@ -108,7 +108,7 @@ func (n *node) startAgents(ctx context.Context, s step) (err error) {
 	if n.agent, err = n.h.StartAgent(ctx, c); err != nil || n.nodes() == 1 {
 		return err
 	}
-	// As Docker Swarm, the papers' baseline: spread instead of binpack.
+	// Spread instead of binpack, like Docker Swarm, the papers' baseline.
 	spread := &api.SchedulerConfiguration{SchedulerAlgorithm: api.SchedulerAlgorithmSpread}
 	if _, _, err := n.agent.API.Operator().SchedulerSetConfiguration(spread, nil); err != nil {
 		return fmt.Errorf("making the scheduler spread jobs: %w", err)
@@ -124,8 +124,8 @@ func (n *node) startAgents(ctx context.Context, s step) (err error) {
 	return nil
 }
 
-// startDocker starts a daemon per node, with the image, and confines several nodes to their
-// part of the pool.
+// startDocker starts a daemon per node, with the image, and confines each of several nodes to its
+// fraction of the pool.
 func (n *node) startDocker(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()

@@ -16,7 +16,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
-// options are those of the command line.
+// options are the command line's.
 type options struct {
 	whats    []string
 	what     string // currently measured

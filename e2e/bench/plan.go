@@ -68,7 +68,7 @@ func (s step) is(r result.Run) bool {
 	return r.Case == s.kase && r.Variant == s.name && r.Mode == s.mode && r.Seed == s.seed
 }
 
-// kernelMode is the plugin's option, without effect for unlimited runs.
+// kernelMode returns the plugin's option, without effect for unlimited runs.
 func (s step) kernelMode() string {
 	if s.mode == "" {
 		return "weight"
@@ -153,10 +153,10 @@ func rotate[T any](all []T, seed uint64) []T {
 	return append(slices.Clone(all[by:]), all[:by]...)
 }
 
-// tradlJob is one of the five trainings of the thesis's TRADL experiment (§6.1.3), with time
-// scaled down by ten. There jobs were submitted at random within 200 s, and without TRADL
-// reached their objectives after about 31 s (job 4), 100 s (1), 428 s (3), 541 s (5) and 579 s
-// (2); lengths are chosen to match while sharing. The thesis does not name the models.
+// tradlJob is one of the five trainings of the thesis's TRADL experiment (§6.1.3), with time scaled
+// down by ten. In the thesis, jobs were submitted at random within 200 s, and without TRADL reached
+// their objectives after about 31 s (job 4), 100 s (1), 428 s (3), 541 s (5) and 579 s (2); the
+// lengths reproduce this when sharing. The thesis does not name the models.
 type tradlJob struct {
 	name, model string
 	pool        float64 // seconds of the whole pool
@@ -228,16 +228,16 @@ func objectivesOf(kase string, equal float64) []float64 {
 // several per interval.
 const equalResponse = 0.3
 
-// The mix's objectives, relative to a batch's duration alone. Alone both services have a core
-// each; with three trainings a fair share is a third of one. Busy hyperthreads slow a batch by
-// up to a third.
+// The mix's objectives, relative to a batch's duration on an idle machine. With only the services,
+// each has a core; with three trainings a fair share is a third of one. Busy hyperthreads slow a
+// batch by up to a third.
 var mixObjectives = []float64{2.5, 3}
 
-// mixBatch is a batch's duration alone, in seconds.
+// mixBatch is a batch's duration on an idle machine, in seconds.
 const mixBatch = 0.1
 
 // mixModels are the joining trainings.
 var mixModels = []string{"vae", "mlp", "gru"}
 
-// mixJoin is when they join, as a fraction of the run.
+// mixJoin is the time of their joining, as a fraction of the run.
 const mixJoin = 0.35

@@ -17,13 +17,13 @@ import (
 
 const upDeadline = 2 * time.Minute
 
-// services runs DQoES's ten services. A seed's run without limits is first: its first half
-// determines the objectives.
+// services runs DQoES's ten services. A seed's first run has no limits: its first half determines
+// the objectives.
 func (m *measurement) services(ctx context.Context, s step) (result.Run, error) {
 	first := s.free
 	var wanted []float64
 	if !first {
-		// That run may be an earlier command's.
+		// That run may be from an earlier command.
 		i := slices.IndexFunc(m.e.Runs, func(r result.Run) bool { return r.Variant == result.None && r.Seed == s.seed })
 		if i < 0 {
 			return result.Run{}, errors.New("it is not known what equal shares are")
@@ -68,7 +68,7 @@ func (m *measurement) services(ctx context.Context, s step) (result.Run, error) 
 	return *w.run, nil
 }
 
-// id is a valid job ID.
+// id returns a valid job ID.
 func id(name string, s step) string {
 	parts := []string{name, s.name, s.mode, s.kase, fmt.Sprint(s.seed)}
 	var out []string
@@ -80,7 +80,7 @@ func id(name string, s step) string {
 	return strings.ReplaceAll(strings.Join(out, "-"), " ", "-")
 }
 
-// serve starts services and waits for their first answers.
+// serve starts services and waits for their first responses.
 func (m *measurement) serve(ctx context.Context, w *watcher, jobs []string, hcl func(i int) string) error {
 	ctx, cancel := context.WithTimeout(ctx, upDeadline)
 	defer cancel()

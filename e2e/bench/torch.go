@@ -18,7 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// python is Debian's, as python3-torch is.
+// python is Debian's, like python3-torch.
 const python = "/usr/bin/python3"
 
 // torchScript is the trainer; containers have its directory as /job.
@@ -32,7 +32,7 @@ const (
 	torchSpan = 20 * time.Second
 )
 
-// torchMix has jobs of one model and different lengths.
+// torchMix returns jobs of one model and different lengths.
 func torchMix(seed uint64, factor float64) []mix.Job {
 	jobs := mix.Overlapping(torchJobs, seed, factor*torchWork, time.Duration(factor*float64(torchSpan)))
 	for i := range jobs {
@@ -43,9 +43,9 @@ func torchMix(seed uint64, factor float64) []mix.Job {
 
 var errNoTorch = errors.New("PyTorch is not installed (Debian: python3-torch)")
 
-// waitPolicy makes PyTorch's waiting threads sleep. By default GNU's OpenMP spins, which on a
-// busy machine takes ten times the CPU of the work; users who share CPUs set it, or one thread
-// per job.
+// waitPolicy makes PyTorch's waiting threads sleep. By default GNU's OpenMP spins, which on a busy
+// machine takes ten times the CPU of the work; users who share CPUs set it, or use one thread per
+// job.
 const waitPolicy = "OMP_WAIT_POLICY"
 
 // findTorch checks for PyTorch and Debian's /usr, which is mounted in containers.
@@ -85,7 +85,7 @@ func torchSpeeds(ctx context.Context, root string, threads int) (map[string]floa
 	return map[string]float64{torchName: 4 / (five - one)}, nil
 }
 
-// torchTask is a user's job: an image, and a command with --epochs. To avoid building an image
+// torchTask returns a user's job: an image, and a command with --epochs. To avoid building an image
 // of a gigabyte, /usr is mounted read-only from the host.
 func torchTask(j mix.Job, epochs, threads int, seed uint64, root string) mix.Task {
 	return mix.Task{

@@ -110,8 +110,8 @@ func (m *measurement) train(ctx context.Context, s step) (run result.Run, err er
 	return run, m.stop(ctx, ids)
 }
 
-// account computes the pool's idle and foreign CPU while jobs were present. busy is the
-// machine's, in CPU-seconds.
+// account computes the pool's idle CPU, and other processes' use, while jobs were present. busy is
+// the machine's, in CPU-seconds.
 func account(run *result.Run, busy, cores float64) {
 	r := metrics.Run{Jobs: run.Jobs}
 	used := 0.0
@@ -156,7 +156,7 @@ func (m *measurement) trainOne(ctx context.Context, t trainee, hcl string, start
 	return out, nil
 }
 
-// curve is the trainer's record; times count from the task's start.
+// curve returns the trainer's record; times count from the task's start.
 func (m *measurement) curve(_ context.Context, done trained, _ string) (mix.Curve, error) {
 	f, err := os.Open(m.file(done.alloc.ID, mix.CurveFile))
 	if err != nil {

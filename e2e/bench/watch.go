@@ -57,7 +57,7 @@ func newWatcher(n *node, s step, tasks []result.Task) *watcher {
 	return w
 }
 
-// since is in seconds since the run's start.
+// since returns the time in seconds since the run's start.
 func (w *watcher) since(t time.Time) result.Number {
 	return result.Number(round(t.Sub(w.start).Seconds()))
 }
@@ -93,7 +93,7 @@ func (w *watcher) restart() error {
 	return nil
 }
 
-// watch samples until the time is over or the channel is closed.
+// watch samples until the given time has passed or the channel is closed.
 func (w *watcher) watch(ctx context.Context, length time.Duration, done <-chan struct{}) error {
 	tick := time.NewTicker(w.node.interval)
 	defer tick.Stop()
@@ -143,7 +143,7 @@ func (w *watcher) sample() error {
 	return nil
 }
 
-// read reads one task; an ended one is just not alive.
+// read reads one task; an ended one is not alive.
 func (w *watcher) read(t *watched, r *result.Reading, task *result.Task) error {
 	var err error
 	if r.Answers, r.Response, err = t.records.read(); err != nil {

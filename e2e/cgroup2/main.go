@@ -1,15 +1,15 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command cgroup2 runs driver/limits' kernel tests on cgroup v2 on any machine: it boots a
-// Debian kernel under qemu with just the test binary.
+// Command cgroup2 runs driver/limits' kernel tests on cgroup v2 on any machine: it boots a Debian
+// kernel under qemu with only the test binary.
 //
 //	go run ./e2e/cgroup2 [-require] [-timeout 8m] [-kernel FILE] [-qemu FILE] [-accel kvm]
 //
 // It needs qemu-system-x86_64 (installed by apt if missing, as root) and a Debian kernel
 // (downloaded once by apt into the user's cache, not installed). KVM is optional. Without the
-// packages it prints SKIP and exits 0, or 1 with -require. It exits 1 unless every TestKernel…
-// test passed and the guest ended with status 0.
+// packages it prints SKIP and exits 0, or 1 with -require. It exits 1 unless every TestKernel… test
+// passed and the guest exited with status 0.
 package main
 
 import (
@@ -293,7 +293,7 @@ func boot(ctx context.Context, o options, image string, out io.Writer) (string, 
 	return console.String(), err
 }
 
-// verdict requires that every test passed (not skipped) and the guest ended with status 0.
+// verdict requires that every test passed (not skipped) and the guest exited with status 0.
 func verdict(console string, names []string) error {
 	if len(names) == 0 {
 		return errors.New("the test binary has no tests " + tests)

@@ -10,7 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// The check must be able to fail.
+// verdict must detect failures.
 func TestVerdict(t *testing.T) {
 	names := []string{"TestKernelA", "TestKernelB"}
 	good := "init: Linux 6.1\n=== RUN   TestKernelA\n--- PASS: TestKernelA (0.1s)\n--- PASS: TestKernelB (0.1s)\r\nPASS\n\n" + marker + " 0\r\n"

@@ -40,18 +40,18 @@ type chaos struct {
 	command string // ebbtide
 	server  *harness.Agent
 	clients []*harness.Agent
-	witness string // directory
-	shim    string // configuration
+	witness string // directory of the witnesses
+	shim    string // its configuration
 
 	mu     sync.Mutex
 	shims  []*harness.Process
 	movers map[*harness.Process]bool
 	moves  map[string]int // by outcome
-	broken map[string]int // breakages by kind
+	broken map[string]int // by kind
 	ids    int
 }
 
-// hcl is a job that does a step every 0.2 s, saves on request, and records everything. Some
+// hcl is a job that does a step every 0.2 s, saves on request, and records every action. Some jobs
 // complete.
 const hcl = `
 job %q {
@@ -120,7 +120,7 @@ job %q {
 }
 `
 
-// runChaos builds a cluster, breaks it for a while, repairs it and checks the jobs.
+// runChaos starts a cluster, causes failures for the given time, repairs it and checks the jobs.
 func runChaos(ctx context.Context, o options) (r *report, err error) {
 	c := &chaos{options: o, movers: make(map[*harness.Process]bool), moves: make(map[string]int), broken: make(map[string]int)}
 	if c.h, err = harness.New(harness.Options{Logf: o.logf}); err != nil {
@@ -149,7 +149,7 @@ func runChaos(ctx context.Context, o options) (r *report, err error) {
 
 func job(i int) string { return fmt.Sprintf("job-%02d", i) }
 
-// build starts everything.
+// build starts the cluster and its jobs.
 func (c *chaos) build(ctx context.Context) (err error) {
 	if c.command, err = c.h.Tools.CLI(ctx); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (c *chaos) build(ctx context.Context) (err error) {
 	if err := os.Mkdir(c.witness, 0o777); err != nil {
 		return err
 	}
-	if err := os.Chmod(c.witness, 0o777); err != nil { // tasks run as nobody
+	if err := os.Chmod(c.witness, 0o777); err != nil { // for tasks, which run unprivileged
 		return err
 	}
 	c.shim = filepath.Join(c.h.Dir, "shim.hcl")
@@ -173,8 +173,8 @@ func (c *chaos) build(ctx context.Context) (err error) {
 		a, err := c.h.StartAgent(ctx, harness.AgentConfig{
 			Name: name, Join: c.server, PluginName: "ebbtide-driver", Plugin: `engine = "exec"`, LogLevel: "INFO",
 			HostVolumes: map[string]string{"witness": c.witness},
-			// A restarted client garbage-collects beyond 50 allocations, including those whose
-			// disk is to be migrated.
+			// A restarted client garbage-collects beyond 50 allocations, including those whose disk
+			// is to be migrated.
 			ClientHCL: "gc_max_allocs = 10000",
 		})
 		if err != nil {
@@ -224,7 +224,7 @@ func (c *chaos) startShim(ctx context.Context) error {
 	return err
 }
 
-// breakThings breaks things at random while moving jobs.
+// breakThings causes random failures while moving jobs.
 func (c *chaos) breakThings(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(c.minutes*float64(time.Minute)))
 	defer cancel()
@@ -244,7 +244,7 @@ func (c *chaos) breakThings(ctx context.Context) {
 	for sleep(ctx, time.Duration(500+random.IntN(4000))*time.Millisecond) {
 		b := breakages[random.IntN(len(breakages))]
 		c.count(c.broken, b.name)
-		// Repair also after the time is over.
+		// Repair even after the time has expired.
 		if err := b.do(c, context.WithoutCancel(ctx), random); err != nil {
 			c.logf("%s: %v", b.name, err)
 		}
@@ -257,7 +257,7 @@ func (c *chaos) count(what map[string]int, name string) {
 	what[name]++
 }
 
-// sleep reports whether it waited for the whole duration.
+// sleep reports whether it slept for the whole duration.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -278,7 +278,7 @@ func (c *chaos) running(ctx context.Context) (all []*api.AllocationListStub, err
 	return all, err
 }
 
-// move moves a job as a user does.
+// move moves a random job, as a user would.
 func (c *chaos) move(ctx context.Context, random *rand.Rand) error {
 	all, err := c.running(ctx)
 	if err != nil || len(all) == 0 {
@@ -306,15 +306,15 @@ func (c *chaos) move(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// breakage is one way to break something and repair it.
+// breakage is a kind of failure, including its repair.
 type breakage struct {
 	name string
 	do   func(c *chaos, ctx context.Context, random *rand.Rand) error
 }
 
 var breakages = []breakage{
-	// Not tried: Nomad fails an allocation recovered after a restart while the driver plugin is
-	// down, though its process runs.
+	// Not tested: after a restart of the agent, Nomad fails a recovered allocation while the driver
+	// plugin is down, although its process runs.
 	{"plugin killed", func(c *chaos, _ context.Context, random *rand.Rand) error {
 		time.Sleep(5 * time.Second)
 		for _, pid := range c.client(random).PluginPIDs("ebbtide-driver") {
@@ -363,7 +363,7 @@ var breakages = []breakage{
 		time.AfterFunc(time.Duration(1+random.IntN(45))*time.Second, func() { _ = one.Signal(unix.SIGCONT) })
 		return nil
 	}},
-	// Nomad lets a batch job run until the deadline, and then stops it for good.
+	// Nomad lets a batch job run until the deadline, and then stops it permanently.
 	{"node drained", func(c *chaos, ctx context.Context, random *rand.Rand) error {
 		id := c.client(random).NodeID()
 		w := (&api.WriteOptions{}).WithContext(ctx)
@@ -402,7 +402,7 @@ func restart(ctx context.Context, a *harness.Agent, end func(*harness.Agent, con
 	return a.Restart(ctx)
 }
 
-// stall suspends an agent for a while.
+// stall suspends an agent briefly.
 func stall(a *harness.Agent, random *rand.Rand) error {
 	if err := a.Process().Signal(unix.SIGSTOP); err != nil {
 		return err
@@ -411,8 +411,8 @@ func stall(a *harness.Agent, random *rand.Rand) error {
 	return a.Process().Signal(unix.SIGCONT)
 }
 
-// settled waits until Nomad's own migrations are complete. An agent that dies during one loses
-// the disk, also without Ebbtide.
+// settled waits until Nomad's own migrations are complete. An agent that dies during one loses the
+// disk, also without Ebbtide.
 func (c *chaos) settled(ctx context.Context, of func(*api.AllocationListStub) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()
@@ -440,7 +440,7 @@ func (c *chaos) settled(ctx context.Context, of func(*api.AllocationListStub) bo
 	})
 }
 
-// repair waits for all jobs to come to rest, with one shim, and returns those that do not.
+// repair waits, with one shim, until all jobs are at rest, and returns those that are not.
 func (c *chaos) repair(ctx context.Context) (left []string, err error) {
 	c.logf("Letting it come to rest.")
 	c.mu.Lock()
@@ -450,7 +450,7 @@ func (c *chaos) repair(ctx context.Context) (left []string, err error) {
 	c.mu.Unlock()
 	within, cancel := context.WithTimeout(ctx, 8*time.Minute)
 	defer cancel()
-	steps := make(map[string]int64) // by job, at the previous check
+	steps := make(map[string]int64) // of each job, at the previous check
 	err = harness.Poll(within, "all is at rest", func(ctx context.Context) error {
 		var now []string
 		records, err := memory.Claims{Store: memory.Store{Client: c.server.API, Namespace: "default", Path: "ebbtide/shim"}}.List(ctx)
@@ -501,7 +501,7 @@ func (c *chaos) describe(stubs []*api.AllocationListStub) string {
 	return b.String()
 }
 
-// notAtRest says why a job is not at rest: it must be complete, or run once, unbound and with
+// notAtRest reports why a job is not at rest: it must be complete, or run once, unbound and with
 // progress.
 func (c *chaos) notAtRest(ctx context.Context, id string, steps map[string]int64) (why string, err error) {
 	spec, _, err := c.server.API.Jobs().Info(id, (&api.QueryOptions{}).WithContext(ctx))
@@ -512,8 +512,8 @@ func (c *chaos) notAtRest(ctx context.Context, id string, steps map[string]int64
 	if err != nil {
 		return "", err
 	}
-	// The youngest allocation decides: an older one that its client could not create, and that
-	// another has replaced, counts as complete once the client's agent has been restarted.
+	// The newest allocation decides: an older one that its client could not create, and that has
+	// been replaced, counts as complete once the client's agent has been restarted.
 	runs, completed, youngest := 0, false, uint64(0)
 	for _, s := range stubs {
 		if s.ClientStatus == api.AllocClientStatusRunning || s.ClientStatus == api.AllocClientStatusPending {

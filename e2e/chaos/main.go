@@ -1,16 +1,16 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command chaos breaks a real Nomad at random while jobs are moved, and checks the jobs: a
-// server, three clients and two shims are killed, stopped and suspended, plugins and `ebbtide
-// move` killed, nodes drained and allocations stopped, one at a time, during several moves.
-// Jobs keep records out of Nomad's reach (witness.go). It needs root, cgroups and busybox, and
-// leaves nothing behind.
+// Command chaos injects random failures into a real Nomad while jobs are moved, and checks the
+// jobs: a server, three clients and two shims are killed, stopped and suspended, plugins and
+// `ebbtide move` killed, nodes drained and allocations stopped, one failure at a time, during
+// several moves. Jobs keep records that Nomad does not manage (witness.go). It needs root, cgroups
+// and busybox, and leaves nothing behind.
 //
 //	go run ./e2e/chaos -seed 1 -minutes 5
 //
-// The exit status is 1 if two copies of a job ran at once, a job resumed without its
-// checkpoint, a completed one ran again, or one was left bound, frozen or not running.
+// The exit status is 1 if two copies of a job ran concurrently, a job resumed without its
+// checkpoint, a completed job ran again, or a job was left bound, frozen or not running.
 package main
 
 import (

@@ -11,25 +11,25 @@ import (
 	"strings"
 )
 
-// A job's witness is a file out of Nomad's reach, to which each copy appends a line per action,
-// in order:
+// A job's witness is a file that Nomad does not manage, to which each copy appends a line per
+// action, in order:
 //
-//	START ALLOCATION STEP   it starts from the step found saved, 0 for none
+//	START ALLOCATION STEP   it starts from the saved step, 0 for none
 //	STEP  ALLOCATION STEP   it has done a step
 //	SAVED ALLOCATION STEP   it has saved that step
 //	END   ALLOCATION STEP   it has completed
 
-// testimony is what a witness shows.
+// testimony summarises a witness.
 type testimony struct {
-	Copies int // started
+	Copies int // number of starts
 	Steps  int
-	Twice  int // of these, repeated
+	Twice  int // repeated steps
 	Ended  bool
 	Wrong  []string
 }
 
-// evaluate evaluates a witness. Violations are two copies at once, a checkpoint that is finally
-// lost, and a run after completion.
+// evaluate evaluates a witness. Violations are two concurrent copies, a checkpoint that is lost,
+// and a run after completion.
 func evaluate(r io.Reader) (s testimony, err error) {
 	wrong := func(line int, format string, args ...any) {
 		s.Wrong = append(s.Wrong, fmt.Sprintf("line %d: ", line)+fmt.Sprintf(format, args...))
@@ -70,8 +70,7 @@ func evaluate(r io.Reader) (s testimony, err error) {
 			s.Steps++
 			last = max(last, step)
 		case "SAVED":
-			// A copy that started without the checkpoint does not count: the move is rolled
-			// back.
+			// A copy that started without the checkpoint is ignored: the move is rolled back.
 			if lost == 0 {
 				saved = max(saved, step)
 			}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// check says why the demo cannot run here.
+// check reports why the demo cannot run.
 func check() error {
 	if os.Geteuid() != 0 {
 		return errors.New("not root: a Nomad client needs root to run tasks. Try: sudo make demo")
@@ -49,7 +49,7 @@ func checkCgroups(root string, writable func(string) bool) error {
 	return nil
 }
 
-// pool is the number of shared cores.
+// pool returns the number of shared cores.
 func pool() int { return min(cores, runtime.NumCPU()) }
 
 // useBuilt makes the harness use bin/ unless it is incomplete or older than the source.

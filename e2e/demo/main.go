@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command demo runs six training jobs of mixed models and lengths on a real Nomad, then the
-// same jobs and seeds under policy "none", and prints the results and the losers. It needs root
-// and cgroups, but no Docker; use `make demo`.
+// Command demo runs six training jobs of mixed models and lengths on a real Nomad, then the same
+// jobs and seeds under policy "none", and prints the results and the jobs that lost. It needs root
+// and cgroups, but not Docker; use `make demo`.
 package main
 
 import (
@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) 
 	return 0
 }
 
-// options are those of the command line and environment.
+// options are the command line's and the environment's.
 type options struct {
 	out      string // directory of the results
 	from     string // a demo.json to show

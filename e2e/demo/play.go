@@ -34,8 +34,8 @@ const none = "none"
 // cores is the node's size, the same on larger machines.
 const cores = 2
 
-// The mix is like a busy node's: overlapping jobs of all lengths, six seconds apart on average.
-// Both runs fit into four minutes.
+// The mix resembles a busy node's: overlapping jobs of all lengths, six seconds apart on average.
+// Both runs take less than four minutes.
 const (
 	jobCount = 6
 	jobWork  = 80 // seconds of the whole pool
@@ -46,7 +46,7 @@ func (o options) jobs(seed uint64) []mix.Job {
 	return mix.Overlapping(jobCount, seed, o.scale*jobWork, time.Duration(o.scale*float64(within)))
 }
 
-// found is what agent and plugin report.
+// found holds the versions reported by agent and plugin.
 type found struct{ version, nomad string }
 
 // Deadlines, several times a healthy run's duration.
@@ -55,7 +55,7 @@ const (
 	runDeadline   = 10 * time.Minute
 )
 
-// play always cleans up unless asked otherwise.
+// play runs the demo. It cleans up unless told to keep everything running.
 func (d *demo) play(ctx context.Context) (err error) {
 	if err := check(); err != nil {
 		return err
@@ -211,7 +211,7 @@ func (d *demo) end(ctx context.Context, err error) error {
 	return err
 }
 
-// sudo is the prefix for root commands.
+// sudo returns the prefix for root commands.
 func sudo() string {
 	if os.Getenv("SUDO_USER") != "" {
 		return "sudo "

@@ -35,7 +35,7 @@ func (d *demo) report(e result.Experiment) error {
 	return nil
 }
 
-// again shows an earlier run's results.
+// again prints an earlier run's results.
 func (d *demo) again() error {
 	data, err := os.ReadFile(d.from)
 	if err != nil {
@@ -52,8 +52,8 @@ func (d *demo) again() error {
 	return d.show(e)
 }
 
-// show prints the summary of the last pair, and of all if there are several, and draws the
-// first pair.
+// show prints the summary of the last pair, and of all if there are several, and draws the first
+// pair.
 func (d *demo) show(e result.Experiment) error {
 	last := e.Pairs[len(e.Pairs)-1]
 	c, err := result.Compare(last, e.Cores)

@@ -193,14 +193,14 @@ func (d *demo) frame(policy string, all []*follower, start time.Time) view.Frame
 	return f
 }
 
-// see keeps a new reading.
+// see adds a new reading.
 func (f *follower) see(st status.Status) {
 	if !st.Updated.Equal(f.seen[0].Updated) {
 		f.seen = [3]status.Status{st, f.seen[0], f.seen[1]}
 	}
 }
 
-// use is the fraction of the pool used over the last two to three seconds, by the kernel.
+// use returns the fraction of the pool used over the last two to three seconds, by the kernel.
 func (f *follower) use() float64 {
 	last := f.seen[0]
 	for _, before := range []status.Status{f.seen[2], f.seen[1]} {

@@ -22,11 +22,11 @@ const (
 	accuracyContext = 400 * mib
 )
 
-// greedyJob is a job that takes all it can get.
+// greedyJob is a job that allocates as much as it can.
 type greedyJob struct {
 	name, alloc string
 	processes   int
-	least       int // bytes; after a refusal it requests half, down to this
+	least       int // bytes; after a denial it requests half, down to this
 	env         []string
 }
 
@@ -43,19 +43,19 @@ func greeds() []greedyJob {
 	}
 }
 
-// accuracyLimits are in bytes; one is not aligned to anything.
+// accuracyLimits are in bytes; one is unaligned.
 var accuracyLimits = []uint64{2 * gib, 4 * gib, 5433*mib + 12_345, 15 * gib}
 
-// accuracyRun is what a greedy container got.
+// accuracyRun is the memory that a greedy container got.
 type accuracyRun struct {
 	Kind  string  `json:"kind"`
 	Limit uint64  `json:"limit_bytes"`
 	Card  uint64  `json:"card_bytes"` // by NVML, with contexts
-	Part  float64 `json:"part"`       // of the limit
+	Part  float64 `json:"part"`       // fraction of the limit
 }
 
 // measureAccuracy measures how close to its limit a container gets. It is deterministic, so one
-// round suffices.
+// round is enough.
 func measureAccuracy(ctx context.Context, b bench) (part, error) {
 	var runs []accuracyRun
 	for _, kind := range greeds() {
@@ -98,7 +98,7 @@ func (b bench) greedy(ctx context.Context, kind greedyJob, limit uint64) (run ac
 		}
 		all = append(all, p)
 	}
-	// All have contexts before the first one allocates.
+	// All have contexts before the first allocation.
 	for _, p := range all {
 		if _, err := p.Next(ctx, "ready"); err != nil {
 			return run, err

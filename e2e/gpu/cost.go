@@ -21,14 +21,14 @@ import (
 const (
 	mib = 1 << 20
 	gib = 1 << 30
-	// unlimitedRate is an unreachable message rate, so that the gate's rate limit is not measured.
+	// unlimitedRate is an unreachable message rate, so the gate's rate limit is not measured.
 	unlimitedRate = 1 << 40
 )
 
-// way is how a program runs.
+// way is a way to run a program.
 type way struct {
 	name string
-	// gate: with the library and its own gate, configured so.
+	// gate: with the library and a gate with this configuration.
 	gate   bool
 	change func(*gate.Options)
 	env    []string
@@ -102,7 +102,7 @@ func measureAllocations(ctx context.Context, b bench) (part, error) {
 	return part{allocationTable(b.options, ways, runs), runs}, nil
 }
 
-// container of a job that runs alone.
+// container is the name of a lone job's container.
 const container = "alone"
 
 // under runs the workload in a way; it waits for the end of stdin.
@@ -179,7 +179,7 @@ func allocationTable(o options, ways []way, runs []allocationRun) result.Table {
 	return t
 }
 
-// verdict compares a figure with its goal.
+// verdict compares a figure with its target.
 func verdict(what, wanted string, met bool, got string) string {
 	if met {
 		return fmt.Sprintf("%s: %s (wanted: %s).", what, got, wanted)

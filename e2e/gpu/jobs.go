@@ -21,7 +21,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
-// The experiments' card is a 64th of one of 64 GiB, and so is everything else.
+// The experiments' card, and all other sizes, are a 64th of one of 64 GiB.
 const (
 	jobsCard    = gib
 	jobsContext = 8 * mib
@@ -45,7 +45,8 @@ var (
 	heavy  = shape{"all memory at once, the card's time, too", 1, 4 * time.Millisecond, 4 * time.Millisecond}
 )
 
-// args of a job that allocates in pieces, computes with all memory, verifies it, and ends.
+// args returns the arguments of a job that allocates in pieces, computes with all memory, verifies
+// it, and ends.
 func (s shape) args(length time.Duration, seed uint64) []string {
 	rounds := int(length / (jobLaunches*s.kernel + s.host))
 	return []string{
@@ -71,7 +72,7 @@ type jobsRun struct {
 	Wrong    int     `json:"wrong"`         // with corrupt memory
 	Others   int     `json:"failed_otherwise"`
 	Makespan float64 `json:"makespan_s"` // until the last end
-	Peak     uint64  `json:"peak_bytes"` // of the card by the gate's books; 0 without a gate
+	Peak     uint64  `json:"peak_bytes"` // of the card, by the gate's ledger; 0 without a gate
 	Parks    int64   `json:"parks"`
 	First    float64 `json:"first_failure_s"` // after the start; −1 for none
 }
@@ -161,7 +162,7 @@ func (c *counting) Park(ctx context.Context, processes []ledger.ProcessID) (map[
 	return c.Evictor.Park(ctx, processes)
 }
 
-// peak is the highest memory in the gate's books until ctx ends.
+// peak returns the highest memory in the gate's ledger until ctx ends.
 func peak(ctx context.Context, g *gputest.Gate) (most uint64) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -194,7 +195,7 @@ func (b bench) trials(ctx context.Context, all []trial) ([]jobsRun, error) {
 	return runs, err
 }
 
-// measureGate is the paper's experiment: equal jobs, four of which fit.
+// measureGate runs the paper's experiment: equal jobs, four of which fit.
 func measureGate(ctx context.Context, b bench) (part, error) {
 	var all []trial
 	for _, s := range []shape{atOnce, grows} {
@@ -238,7 +239,7 @@ func gateTable(o options, all []trial, runs []jobsRun) result.Table {
 	return t
 }
 
-// jobsRow is a table row, and the failures of all rounds.
+// jobsRow returns a table row, and the failures of all rounds.
 func jobsRow(a trial, runs []jobsRun) ([]string, int) {
 	failed := 0
 	for _, v := range values(runs, a, func(r jobsRun) float64 { return float64(r.Jobs - r.right()) }) {
@@ -266,10 +267,10 @@ func values(runs []jobsRun, a trial, f func(jobsRun) float64) []float64 {
 
 func times(v float64) string { return fmt.Sprintf("%.2f", v) }
 
-// twice is the number of jobs that want twice the card.
+// twice is the number of jobs that need twice the card.
 const twice = (2*jobsCard + jobMemory + jobsContext - 1) / (jobMemory + jobsContext)
 
-// measureMakespan compares ways to run jobs that want twice the card.
+// measureMakespan compares ways to run jobs that need twice the card.
 func measureMakespan(ctx context.Context, b bench) (part, error) {
 	var all []trial
 	for _, s := range []shape{atOnce, grows, heavy} {

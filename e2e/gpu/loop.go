@@ -31,7 +31,7 @@ type loopRun struct {
 	CPU   float64 `json:"cpu_ns"` // of the process, per step
 }
 
-// repeated is the driver alone once more, which shows the machine's noise.
+// repeated runs the driver alone once more, which shows the machine's noise.
 const repeated = "driver alone, again"
 
 // measureLoop measures the library's cost for a computing program.

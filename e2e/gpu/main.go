@@ -3,9 +3,9 @@
 
 //go:build linux
 
-// Command gpu measures cost and benefit of sharing a GPU's memory on the fake card, with the
-// real preload library and gate, without Nomad. Compared ways alternate. It needs gcc and make,
-// no root, and leaves nothing behind.
+// Command gpu measures cost and benefit of sharing a GPU's memory on the fake card, with the real
+// preload library and gate, without Nomad. Compared ways alternate. It needs gcc and make, but not
+// root, and leaves nothing behind.
 package main
 
 import (
@@ -130,7 +130,7 @@ func all(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 	return nil
 }
 
-// options are those of the command line.
+// options are the command line's.
 type options struct {
 	what        []string
 	rounds      int

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// All experiments, scaled down.
+// Runs all experiments, scaled down.
 func TestRun(t *testing.T) {
 	for _, tool := range []string{"gcc", "make"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -64,7 +64,7 @@ func TestRun(t *testing.T) {
 		must.LessEq(t, uint64(jobsCard), r.Peak)
 		switch {
 		case r.Way == together:
-			// More growing jobs than necessary may fail.
+			// More growing jobs than expected may fail.
 			must.LessEq(t, min(r.Jobs, fit), r.right(), must.Sprintf("%+v", r))
 			must.Eq(t, r.Jobs <= fit, r.right() == r.Jobs)
 		case r.Way != waiting || r.Shape != grows.name:

@@ -24,7 +24,7 @@ import (
 type AgentConfig struct {
 	Name string // unique; "" for agent0, agent1, …
 
-	// Join makes a client of this server.
+	// Join is the server that a client joins.
 	Join *Agent
 	// ServerOnly disables the client.
 	ServerOnly bool
@@ -37,30 +37,30 @@ type AgentConfig struct {
 	// Plugins are more plugin files by name.
 	Plugins map[string]string
 
-	// ConfigDir is read as a whole by the agent. Its nomad.hcl then omits the plugin directory
-	// and what Ebbtide recommends, which other files set.
+	// ConfigDir is read as a whole by the agent. Its nomad.hcl then omits the plugin directory and
+	// Ebbtide's recommended settings, which other files set.
 	ConfigDir string
 
 	// ClientHCL is added to the client block, HCL to the top level.
 	ClientHCL, HCL string
 
 	// ACL and TLS require tokens, and certificates of the run's own authority. A joining agent
-	// takes them from its server.
+	// inherits them from its server.
 	ACL, TLS bool
 
 	// Env is added to the environment, as NAME=value.
 	Env []string
-	// Chroot has additional host files for the exec engine, with their paths inside.
+	// Chroot lists additional host files for the exec engine, with their paths in the chroot.
 	Chroot map[string]string
 	// HostVolumes maps names to host directories.
 	HostVolumes map[string]string
 
 	// MaxKillTimeout caps kill_timeout; 0 for 300 s.
 	MaxKillTimeout time.Duration
-	// Silence is when a silent client's node counts as down, beyond a second or two between
-	// heartbeats; 0 for 30 s beyond Nomad's ten to twenty.
+	// Silence is the time without heartbeats after which a client's node is down, in addition to a
+	// second or two between heartbeats; 0 for 30 s in addition to Nomad's ten to twenty.
 	Silence time.Duration
-	// HTTPPort serves API and UI; 0 for a free port.
+	// HTTPPort serves API and UI; 0 selects a free port.
 	HTTPPort int
 	// LogLevel is the agent's; "" for DEBUG.
 	LogLevel string
@@ -74,7 +74,7 @@ type Agent struct {
 
 	h      *Harness
 	cfg    AgentConfig
-	values map[string]any // of the template, besides cfg
+	values map[string]any // of the template, in addition to cfg
 	rpc    string         // for joining clients
 	nodeID string
 	argv   []string
@@ -365,9 +365,8 @@ func (h *Harness) StartServers(ctx context.Context, n int, cfg AgentConfig) (all
 	return all, nil
 }
 
-// seed runs the server alone until it leads and has its keyring: a client that registers
-// earlier is rejected and retries only after 15 to 30 s. (A second file cannot disable an
-// enabled client.)
+// seed runs the server alone until it leads and has its keyring: a client that registers earlier is
+// rejected and retries only after 15 to 30 s. (A second file cannot disable an enabled client.)
 func (a *Agent) seed(ctx context.Context) (err error) {
 	a.cfg.ServerOnly = true
 	defer func() {
@@ -405,7 +404,7 @@ func (a *Agent) waitKeyring(ctx context.Context) error {
 	})
 }
 
-// Launch starts the agent's process unless it runs, without waiting.
+// Launch starts the agent's process unless it is running. It does not wait.
 func (a *Agent) Launch(ctx context.Context) error {
 	if a.proc != nil && a.proc.Err() == nil {
 		return nil
@@ -423,7 +422,7 @@ func (a *Agent) Launch(ctx context.Context) error {
 
 func (a *Agent) Process() *Process { return a.proc }
 
-// poll is Poll, but fails when the agent has ended.
+// poll is Poll, but fails if the agent exits.
 func (a *Agent) poll(ctx context.Context, what string, check func() error) error {
 	ended := false
 	err := Poll(ctx, what, func(context.Context) error {
@@ -483,7 +482,7 @@ func (a *Agent) WaitReady(ctx context.Context) error {
 	})
 }
 
-// servers returns a client for the servers' API; client agents forward.
+// servers returns a client of the servers' API; client agents forward.
 func (a *Agent) servers() *api.Client {
 	if a.cfg.Join != nil {
 		return a.cfg.Join.API
@@ -491,7 +490,7 @@ func (a *Agent) servers() *api.Client {
 	return a.API
 }
 
-// NodeID is known once the agent was ready.
+// NodeID returns the node's ID, once the agent has been ready.
 func (a *Agent) NodeID() string { return a.nodeID }
 
 func (a *Agent) Node(ctx context.Context) (*api.Node, error) {
@@ -534,7 +533,7 @@ func driverNames(node *api.Node) []string {
 // Stop sends SIGTERM. Tasks keep running.
 func (a *Agent) Stop(ctx context.Context) error { return a.end(ctx, unix.SIGTERM) }
 
-// Kill ends the agent as a crash would. Its plugins notice by themselves.
+// Kill sends SIGKILL, like a crash. The agent's plugins survive and detect it.
 func (a *Agent) Kill(ctx context.Context) error { return a.end(ctx, unix.SIGKILL) }
 
 func (a *Agent) end(ctx context.Context, sig unix.Signal) error {
@@ -544,7 +543,7 @@ func (a *Agent) end(ctx context.Context, sig unix.Signal) error {
 	return a.proc.Wait(ctx)
 }
 
-// Restart starts an ended agent with the same directories.
+// Restart starts an agent that has exited, with the same directories.
 func (a *Agent) Restart(ctx context.Context) error {
 	if err := a.Launch(ctx); err != nil {
 		return err
@@ -566,8 +565,8 @@ func (a *Agent) Reconfigure(ctx context.Context, plugin string) error {
 	return nil
 }
 
-// WaitPolicy waits until the plugin is healthy with a policy and mode. Servers remember the
-// node from before a restart, so it waits for a new registration.
+// WaitPolicy waits until the plugin is healthy with a policy and mode. Servers keep the node from
+// before a restart, so it waits for a new registration.
 func (a *Agent) WaitPolicy(ctx context.Context, policy, mode string) (node *api.Node, err error) {
 	err = a.poll(ctx, "the plugin runs with policy "+policy+" and mode "+mode, func() error {
 		self, err := a.API.Agent().Self()
@@ -597,7 +596,7 @@ func (a *Agent) PluginPIDs(name string) []int {
 	return a.running(name, func(argv []string) bool { return len(argv) == 1 })
 }
 
-// ExecutorPIDs lists a plugin's executors, one per exec task, also those of an earlier plugin
+// ExecutorPIDs lists a plugin's executors, one per exec task, including those of an earlier plugin
 // process.
 func (a *Agent) ExecutorPIDs(name string) []int {
 	return a.running(name, func(argv []string) bool { return len(argv) > 1 && argv[1] == "executor" })
@@ -627,7 +626,7 @@ func (a *Agent) Log() (string, error) {
 
 func (a *Agent) DataDir() string { return filepath.Join(a.Dir, "data") }
 
-// AllocDir is on the host.
+// AllocDir returns an allocation's directory on the host.
 func (a *Agent) AllocDir(allocID string) string { return filepath.Join(a.DataDir(), "alloc", allocID) }
 
 func (a *Agent) HostVolume(name string) string { return a.cfg.HostVolumes[name] }

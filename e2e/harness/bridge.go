@@ -25,12 +25,12 @@ func (h *Harness) newBridge(ctx context.Context, user string) (name string, addr
 	for i := range uint32(50) {
 		n := sum.Sum32() + i
 		name = fmt.Sprintf("ebb%05x", n&0xfffff)
-		// 172.30.0.0/16 in /24s, unused by Docker's and Nomad's defaults.
+		// 172.30.0.0/16 in /24s; Docker's and Nomad's defaults are elsewhere.
 		addr = net.IPNet{IP: net.IPv4(172, 30, byte(n), 1), Mask: net.CIDRMask(24, 32)}
 		if exists("/sys/class/net/"+name) || addressTaken(addr.IP) {
 			continue
 		}
-		// Registered first, so that it is removed.
+		// Registered first, so the supervisor removes it.
 		if _, err := h.super.do(ctx, request{Op: "bridge", Args: []string{name}}); err != nil {
 			return "", addr, err
 		}
@@ -55,7 +55,7 @@ func addressTaken(ip net.IP) bool {
 // ErrNoCNI means that the CNI plugins are missing.
 var ErrNoCNI = errors.New("the CNI plugins are not installed (Debian: containernetworking-plugins)")
 
-// CNINetwork is the CNI network, used by `network { mode = "cni/ebbtide" }`.
+// CNINetwork is the CNI network of `network { mode = "cni/ebbtide" }`.
 const CNINetwork = "ebbtide"
 
 // CNI creates a network for groups and returns HCL for the client block. (Nomad's "bridge" mode
@@ -92,7 +92,7 @@ func (h *Harness) CNI(ctx context.Context) (clientHCL string, err error) {
 				"ranges": [][]any{{map[string]any{"subnet": addr.String()}}},
 			},
 		}, map[string]any{
-			"type": "loopback", // brings it up
+			"type": "loopback", // sets the interface up
 		}},
 	}, "", "  ")
 	if err != nil {
@@ -134,7 +134,7 @@ func createBridge(name string, addr net.IPNet) error {
 	return setLink(sock, name, true)
 }
 
-// deleteBridge ignores a missing bridge.
+// deleteBridge deletes a bridge if it exists.
 func deleteBridge(name string) error {
 	if !exists("/sys/class/net/" + name) {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Images made by ImportImage; Nomad would pull ":latest".
+// Tags of imported images; Nomad would pull ":latest".
 const (
 	Image      = "ebbtide-trainer:e2e"
 	PauseImage = "ebbtide-pause:e2e"
@@ -27,19 +27,19 @@ const (
 type DockerOptions struct {
 	// LiveRestore keeps containers running while the daemon is down.
 	LiveRestore bool
-	// NoBridge allows only the modes "host" and "none".
+	// NoBridge allows only the network modes "host" and "none".
 	NoBridge bool
-	// Runtimes are additional runtimes: program paths by name.
+	// Runtimes maps additional runtimes to their programs.
 	Runtimes map[string]string
 }
 
-// Docker is a private Docker daemon with its own directory, socket, bridge and parent cgroup.
-// It changes no firewall rules.
+// Docker is a private Docker daemon with its own directory, socket, bridge and parent cgroup. It
+// does not change firewall rules.
 type Docker struct {
 	Host   string // "unix:///…/docker.sock"
 	Client *client.Client
-	Cgroup string // of its containers
-	Bridge string // "" for none
+	Cgroup string // parent cgroup of its containers
+	Bridge string // "" = none
 
 	h    *Harness
 	opts DockerOptions
@@ -86,8 +86,8 @@ func (h *Harness) StartDocker(ctx context.Context, opts DockerOptions) (*Docker,
 		"--pidfile", filepath.Join(dir, "pid"),
 		"--host", d.Host,
 		"--cgroup-parent", "/" + d.Cgroup,
-		// Firewall rules are machine-wide. Without them docker-proxy serves published ports, on
-		// the loopback.
+		// Firewall rules are machine-wide. Without them docker-proxy serves published ports on the
+		// loopback.
 		"--iptables=false", "--ip6tables=false", "--ip-masq=false", "--ip-forward=false",
 		"--userland-proxy=true",
 	}
@@ -117,7 +117,7 @@ func (h *Harness) StartDocker(ctx context.Context, opts DockerOptions) (*Docker,
 // Up starts the daemon unless it runs, and waits until it responds.
 func (d *Docker) Up(ctx context.Context) error {
 	if d.proc == nil || d.proc.Err() != nil {
-		// After a kill, dockerd takes over the running containerd by its PID file.
+		// After a kill, dockerd adopts the running containerd by its PID file.
 		proc, err := d.h.super.start(ctx, "dockerd", request{
 			Args: d.argv, Env: d.h.environ(), Dir: d.dir, Log: filepath.Join(d.dir, "dockerd.log"),
 		})
@@ -141,7 +141,7 @@ func (d *Docker) Process() *Process { return d.proc }
 // Down sends SIGTERM. Containers stop unless LiveRestore is set.
 func (d *Docker) Down(ctx context.Context) error { return d.end(ctx, unix.SIGTERM) }
 
-// Kill ends the daemon as a crash would. Containers keep running.
+// Kill sends SIGKILL, like a crash. Containers keep running.
 func (d *Docker) Kill(ctx context.Context) error { return d.end(ctx, unix.SIGKILL) }
 
 func (d *Docker) end(ctx context.Context, sig unix.Signal) error {
@@ -163,7 +163,7 @@ func (d *Docker) ImportImages(ctx context.Context) error {
 	}
 	for ref, changes := range map[string][]string{
 		Image: {"ENV PATH=/bin"},
-		// It holds an allocation's network namespace, and must stop immediately on request.
+		// It holds an allocation's network namespace, and must stop immediately when asked.
 		PauseImage: {`ENTRYPOINT ["/bin/sh","-c","trap 'exit 0' TERM INT; while :; do sleep 3600 & wait; done"]`},
 	} {
 		r, w := io.Pipe()
@@ -182,9 +182,8 @@ func (d *Docker) ImportImages(ctx context.Context) error {
 	return nil
 }
 
-// PluginConfig is the docker driver's config for this daemon, with extra HCL. Image GC is off,
-// as the images cannot be pulled. danglingContainers is the body of that gc block; "" for
-// defaults.
+// PluginConfig returns the docker driver's config for this daemon, with extra HCL. Image GC is off,
+// as the images cannot be pulled. danglingContainers is the body of that gc block; "" for defaults.
 func (d *Docker) PluginConfig(danglingContainers, extra string) string {
 	if danglingContainers != "" {
 		danglingContainers = "dangling_containers {\n" + danglingContainers + "\n}"
@@ -213,7 +212,7 @@ func (d *Docker) Containers(ctx context.Context, allocID string) ([]container.Su
 	return list, nil
 }
 
-// PID is a task's container's, on the host.
+// PID returns the PID of a task's container on the host.
 func (d *Docker) PID(ctx context.Context, allocID, task string) (int, error) {
 	c, err := d.Client.ContainerInspect(ctx, task+"-"+allocID)
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 type Options struct {
 	// Logf may be nil.
 	Logf func(format string, args ...any)
-	// BaseDir has the run's directory; "" for the temporary directory. Docker is fast only on a
-	// filesystem that supports overlay2.
+	// BaseDir is the parent of the run's directory; "" for the temporary directory. Docker is fast
+	// only on a filesystem that supports overlay2.
 	BaseDir string
 }
 
@@ -65,7 +65,7 @@ func New(opts Options) (*Harness, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the run's directory: %w", err)
 	}
-	// Tasks run as nobody.
+	// For tasks, which run unprivileged.
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (h *Harness) Close() error {
 	return nil
 }
 
-// Detach keeps everything running after the program. `kill PID` of the returned supervisor
+// Detach keeps everything running after the program exits. `kill PID` of the returned supervisor
 // cleans up.
 func (h *Harness) Detach(ctx context.Context) (pid int, err error) {
 	if _, err := h.super.do(ctx, request{Op: "detach"}); err != nil {
@@ -129,7 +129,8 @@ func (h *Harness) Start(ctx context.Context, name string, argv []string, env []s
 // PIDs lists all processes of the run, including tasks.
 func (h *Harness) PIDs() []int { return descendants(h.super.cmd.Process.Pid) }
 
-// environ is our environment without variables that affect agents, daemons or supervisors.
+// environ returns this process's environment without variables that affect agents, daemons or
+// supervisors.
 func (h *Harness) environ() []string {
 	var env []string
 	for _, kv := range os.Environ() {
@@ -193,7 +194,7 @@ func (h *Harness) CopyLogs(dir string) error {
 	return errors.Join(errs...)
 }
 
-// tail returns the last lines, at most 256 KiB.
+// tail returns a file's last lines, at most 256 KiB.
 func tail(path string, lines int) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -213,8 +214,8 @@ func tail(path string, lines int) (string, error) {
 	return strings.Join(all[max(0, len(all)-lines):], "\n"), nil
 }
 
-// Poll repeats a check until it returns nil or the context ends, when it returns the last
-// error. It is for files and the kernel.
+// Poll repeats a check until it returns nil, or ctx is done: then it returns the last error. It is
+// for files and the kernel.
 func Poll(ctx context.Context, what string, check func(context.Context) error) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// creatorEnv makes the test binary create a harness and then end badly.
+// creatorEnv makes the test binary create a harness and exit without Close.
 const creatorEnv = "EBBTIDE_HARNESS_TEST_CREATOR"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// creator starts things that are hard to clean up, without cleaning up.
+// creator starts processes and mounts that are hard to clean up.
 func creator(how string) {
 	os.Unsetenv(creatorEnv)
 	h, err := New(Options{})

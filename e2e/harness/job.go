@@ -49,13 +49,13 @@ func (a *Agent) Allocs(ctx context.Context, jobID string) ([]*api.AllocationList
 	for _, s := range stubs {
 		ids = append(ids, s.ID)
 	}
-	// For the clean-up, as a directory may vanish before its cgroup.
+	// For the clean-up, as a directory may be removed before its cgroup.
 	_, err = a.h.super.do(ctx, request{Op: "allocs", Args: ids})
 	return stubs, err
 }
 
-// WaitAlloc waits for a condition on the job's newest allocation, with blocking queries, so
-// that no state is missed.
+// WaitAlloc waits for a condition on the job's newest allocation. It uses blocking queries, so it
+// misses no state.
 func (a *Agent) WaitAlloc(ctx context.Context, jobID, what string, want func(*api.Allocation) bool) (*api.Allocation, error) {
 	var id string
 	err := a.poll(ctx, fmt.Sprintf("job %q has an allocation", jobID), func() error {
@@ -214,7 +214,7 @@ func (a *Agent) StopJob(ctx context.Context, jobID string) error {
 
 // Cat reads an allocation's file through the API, such as "alloc/data/ebbtide/train.json".
 func (a *Agent) Cat(ctx context.Context, alloc *api.Allocation, path string) ([]byte, error) {
-	// The API's AllocFS opens a lasting connection per file.
+	// The API's AllocFS keeps a connection open per file.
 	r, err := a.API.Raw().Response("/v1/client/fs/cat/"+alloc.ID+"?"+url.Values{"path": {path}}.Encode(), (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("reading %s of allocation %s: %w", path, short(alloc.ID), err)
@@ -223,7 +223,7 @@ func (a *Agent) Cat(ctx context.Context, alloc *api.Allocation, path string) ([]
 	return io.ReadAll(r)
 }
 
-// Logs returns a task's "stdout" or "stderr" so far.
+// Logs returns a task's "stdout" or "stderr" as of now.
 func (a *Agent) Logs(ctx context.Context, alloc *api.Allocation, task, stream string) (string, error) {
 	cancel := make(chan struct{})
 	defer close(cancel)
@@ -264,14 +264,14 @@ func (a *Agent) Stats(ctx context.Context, alloc *api.Allocation) (*api.AllocRes
 	return a.API.Allocations().Stats(alloc, (&api.QueryOptions{}).WithContext(ctx))
 }
 
-// Exec is `nomad alloc exec`.
+// Exec runs a command like `nomad alloc exec`.
 func (a *Agent) Exec(ctx context.Context, alloc *api.Allocation, task string, tty bool, stdin io.Reader, argv ...string) (out, errOut string, code int, err error) {
 	sizes := make(chan api.TerminalSize, 1)
 	if stdin == nil {
 		stdin = strings.NewReader("")
 	}
 	if tty {
-		// The end of stdin hangs up the terminal, so it stays open.
+		// The end of stdin would hang up the terminal, so it stays open.
 		r, w := io.Pipe()
 		defer w.Close()
 		stdin = io.MultiReader(stdin, r)
@@ -293,7 +293,7 @@ func (a *Agent) RestartTask(ctx context.Context, alloc *api.Allocation, task str
 	return a.API.Allocations().Restart(alloc, task, (&api.QueryOptions{}).WithContext(ctx))
 }
 
-// TaskPIDs lists an exec task's processes from its cgroup.
+// TaskPIDs lists the processes in an exec task's cgroup.
 func TaskPIDs(allocID, task string) ([]int, error) {
 	var files []string
 	for _, pattern := range []string{

@@ -19,15 +19,15 @@ type Kernel struct {
 	Path       string // of the cgroup in the cpu hierarchy
 	Version    int
 	Shares     uint64  // cpu.shares, or converted from cpu.weight
-	Weight     uint64  // cpu.weight; 0 on version 1
+	Weight     uint64  // cpu.weight; 0 on v1
 	QuotaCores float64 // 0 for no quota
 
-	CPU       time.Duration // used so far
+	CPU       time.Duration // used since its creation
 	Throttled time.Duration
 	At        time.Time
 }
 
-// ReadKernel reads a process's cgroup.
+// ReadKernel reads the cgroup of a process.
 func ReadKernel(pid int) (Kernel, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
@@ -54,7 +54,7 @@ func ReadKernel(pid int) (Kernel, error) {
 	return readV2(filepath.Join(cgroupV2Root, unified))
 }
 
-// v1Root is a controller's mount.
+// v1Root returns a controller's mount point.
 func v1Root(controller string) string {
 	for _, dir := range []string{controller, "cpu,cpuacct", "cpuacct,cpu"} {
 		if root := filepath.Join(cgroupV2Root, dir); exists(root) {
@@ -64,7 +64,7 @@ func v1Root(controller string) string {
 	return filepath.Join(cgroupV2Root, controller)
 }
 
-// Confine limits the CPU of all of a daemon's containers, to emulate a node's size.
+// Confine limits the total CPU of a daemon's containers, to emulate a node's size.
 func (d *Docker) Confine(cores float64) error {
 	const period = 100_000 // µs, the kernel's default
 	quota := int(cores * period)
@@ -144,7 +144,7 @@ func keyValues(path string) (map[string]int64, error) {
 	return m, nil
 }
 
-// Cores is the mean use since an earlier reading.
+// Cores returns the mean CPU use since an earlier reading, in cores.
 func (k Kernel) Cores(since Kernel) float64 {
 	d := k.At.Sub(since.At)
 	if d <= 0 {

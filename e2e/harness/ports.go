@@ -11,16 +11,16 @@ import (
 	"sync"
 )
 
-// Ports come in blocks with room for an agent's dynamic ports, below the range of outgoing
-// connections (32768 up), where free ports may be taken at any moment.
+// Ports are reserved in blocks, with room for an agent's dynamic ports. They are below the range of
+// outgoing connections (from 32768), where a free port may be taken at any time.
 const (
 	firstPort  = 12000
 	lastPort   = 32000
 	blockPorts = 100
 )
 
-// portBlocks reserves blocks by abstract Unix sockets, which all harnesses see and which end
-// with the process.
+// portBlocks reserves blocks with abstract Unix sockets, which all harnesses see and which close
+// when the process exits.
 type portBlocks struct {
 	mu    sync.Mutex
 	locks []net.Listener

@@ -22,8 +22,8 @@ var applets = []string{
 	"wc", "echo", "date", "hostname", "stat", "ln", "mkdir", "rm", "mv", "touch", "mount", "tty", "tr", "true", "false", "wget", "httpd", "seq", "yes", "od", "readlink", "grep", "chmod", "awk", "usleep",
 }
 
-// Rootfs makes a small root filesystem for both engines: the trainer, a static busybox, and a
-// minimal /etc. Docker gets it as an image (ImportImages), exec as its chroot (ChrootEnv).
+// Rootfs creates a small root filesystem for both engines: the trainer, a static busybox, and a
+// minimal /etc. It is Docker's image (ImportImages) and exec's chroot (ChrootEnv).
 func (h *Harness) Rootfs(ctx context.Context) (string, error) {
 	trainer, err := h.Tools.Trainer(ctx)
 	if err != nil {
@@ -75,7 +75,7 @@ func (h *Harness) Rootfs(ctx context.Context) (string, error) {
 	return root, nil
 }
 
-// writeTar archives a directory, owned by root.
+// writeTar archives a directory, with root as owner.
 func writeTar(w io.Writer, root string) error {
 	tw := tar.NewWriter(w)
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {

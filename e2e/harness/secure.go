@@ -22,7 +22,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Names that agents require in certificates, in the default region.
+// Agents require these names in certificates of the default region.
 const (
 	serverName = "server.global.nomad"
 	clientName = "client.global.nomad"
@@ -53,7 +53,8 @@ func NewAuthority(dir string) (*Authority, error) {
 	return a, a.sign(a.cert, a.key, a.CAFile)
 }
 
-// Issue makes a certificate for the loopback, for servers and clients; names are additional.
+// Issue creates a certificate for the loopback, for servers and clients. names are additional DNS
+// names.
 func (a *Authority) Issue(holder string, names ...string) (Certificate, error) {
 	c := Certificate{
 		CAFile:   a.CAFile,
@@ -84,7 +85,7 @@ func (a *Authority) sign(cert *x509.Certificate, key *ecdsa.PrivateKey, file str
 	return writePEM(file, "CERTIFICATE", der)
 }
 
-// certificate is the common template, valid from an hour ago in case the clock is set back.
+// certificate returns the common template, valid from an hour ago in case the clock is set back.
 func certificate(name string) *x509.Certificate {
 	now := time.Now()
 	return &x509.Certificate{
@@ -101,7 +102,7 @@ func writePEM(file, kind string, der []byte) error {
 	return nil
 }
 
-// secure takes ACL and TLS settings from the joined server, and makes a certificate.
+// secure copies ACL and TLS settings from the joined server, and creates a certificate.
 func (a *Agent) secure() error {
 	if join := a.cfg.Join; join != nil {
 		a.cfg.ACL, a.cfg.TLS, a.token, a.authority = join.cfg.ACL, join.cfg.TLS, join.token, join.authority
@@ -125,7 +126,7 @@ func (a *Agent) secure() error {
 	return err
 }
 
-// client has the management token.
+// client returns an API client with the management token.
 func (a *Agent) client() (*api.Client, error) {
 	client, err := api.NewClient(&api.Config{
 		Address: a.Addr, SecretID: a.token,
@@ -153,10 +154,10 @@ func (a *Agent) bootstrap(ctx context.Context) error {
 	})
 }
 
-// Certificate makes one for an API client.
+// Certificate creates a certificate for an API client.
 func (a *Agent) Certificate(holder string) (Certificate, error) { return a.authority.Issue(holder) }
 
-// Token creates a policy and a token for it, which expires after ttl unless that is 0.
+// Token creates a policy and a token with it, which expires after ttl unless that is 0.
 func (a *Agent) Token(ctx context.Context, name, rules string, ttl time.Duration) (secret string, err error) {
 	w := (&api.WriteOptions{}).WithContext(ctx)
 	if _, err := a.servers().ACLPolicies().Upsert(&api.ACLPolicy{Name: name, Rules: rules}, w); err != nil {
@@ -169,7 +170,8 @@ func (a *Agent) Token(ctx context.Context, name, rules string, ttl time.Duration
 	return token.SecretID, nil
 }
 
-// Environ is the environment of Nomad's tools for this agent; "" for the management token.
+// Environ returns the environment of Nomad's tools for this agent. token "" is the management
+// token.
 func (a *Agent) Environ(token string) []string {
 	if token == "" {
 		token = a.token

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Interruptible returns a context that ends with a signal. A second one ends the program; the
-// supervisor cleans up anyway.
+// Interruptible returns a context that ends on a signal. A second signal ends the program; the
+// supervisor cleans up in any case.
 func Interruptible() context.Context {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
 	context.AfterFunc(ctx, stop)

@@ -28,9 +28,9 @@ const netnsDir = "/run/netns"
 type site struct {
 	dir     string
 	bridges []string
-	cgroups []string // of Docker daemons, relative to a hierarchy's root
-	allocs  []string // besides those in the directory
-	netns   bool     // netnsDir was a mount before
+	cgroups []string // parents of Docker daemons, relative to a hierarchy's root
+	allocs  []string // in addition to those in dir
+	netns   bool     // netnsDir was already a mount
 	log     io.Writer
 }
 
@@ -43,7 +43,7 @@ func newSite(dir string, log io.Writer) *site {
 
 // clean removes everything and returns what remains.
 func (s *site) clean(reap func()) []string {
-	// Before their directories vanish.
+	// Before their directories are removed.
 	allocs := s.allocIDs()
 
 	s.retry(func() bool {
@@ -65,7 +65,7 @@ func (s *site) clean(reap func()) []string {
 	for _, id := range allocs {
 		_ = os.Remove(filepath.Join(netnsDir, id))
 	}
-	// Nomad leaves a self-mount for the first namespace. If not empty, others use it too.
+	// Nomad leaves a self-mount for the first namespace. If it is not empty, it is in use.
 	if entries, err := os.ReadDir(netnsDir); !s.netns && err == nil && len(entries) == 0 && s.isMount(netnsDir) {
 		_ = unix.Unmount(netnsDir, 0)
 	}
@@ -94,7 +94,7 @@ func (s *site) clean(reap func()) []string {
 	return left
 }
 
-// remaining lists what still exists except the directory.
+// remaining lists everything that still exists, except the directory.
 func (s *site) remaining(allocs []string) []string {
 	var left []string
 	for _, pid := range descendants(os.Getpid()) {
@@ -114,7 +114,7 @@ func (s *site) remaining(allocs []string) []string {
 	return left
 }
 
-// retry repeats a step until it is done, for at most cleanDeadline.
+// retry repeats a step until it succeeds, for at most cleanDeadline.
 func (s *site) retry(step func() bool) {
 	for deadline := time.Now().Add(cleanDeadline); !step() && time.Now().Before(deadline); {
 		time.Sleep(20 * time.Millisecond)
@@ -147,7 +147,7 @@ func looksLikeID(name string) bool {
 	return len(name) == 36 && strings.Count(name, "-") == 4
 }
 
-// thaw thaws tasks, as frozen processes cannot die.
+// thaw thaws tasks, as frozen processes do not exit.
 func (s *site) thaw(allocs []string) {
 	for _, dir := range s.cgroupDirs(allocs) {
 		_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -200,7 +200,7 @@ func TaskCgroups(a *Agent) ([]string, error) {
 	return (&site{}).cgroupDirs(found), nil
 }
 
-// cgroupV2Root is the unified hierarchy, if it is the only one.
+// cgroupV2Root is the unified hierarchy if there is no other.
 const cgroupV2Root = "/sys/fs/cgroup"
 
 // cgroupRoots lists the hierarchies of cgroup v1, and the unified one of a hybrid setup.
@@ -270,7 +270,7 @@ func unescapeMount(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// descendants lists the processes below one, without zombies.
+// descendants lists the processes below root, without zombies.
 func descendants(root int) []int {
 	children := make(map[int][]int)
 	zombie := make(map[int]bool)
@@ -304,7 +304,7 @@ func parentOf(pid int) (parent int, state string, err error) {
 	if err != nil {
 		return 0, "", err
 	}
-	// The name is in parentheses and may contain anything.
+	// The name is in parentheses and may contain any character.
 	rest := string(data[strings.LastIndexByte(string(data), ')')+1:])
 	fields := strings.Fields(rest)
 	if len(fields) < 2 {

@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// supervisorEnv passes the directory to a supervisor. It is checked in init, before main would
-// run the caller's tests again.
+// supervisorEnv passes the directory to a supervisor. It is checked in init, before main would run
+// the caller's tests again.
 const supervisorEnv = "EBBTIDE_HARNESS_SUPERVISE"
 
 func init() {
@@ -40,7 +40,7 @@ type request struct {
 	Log  string   `json:"log,omitempty"`
 }
 
-// response is an answer (ID > 0), or a process's end (Exited > 0).
+// response is a response (ID > 0), or reports a process's exit (Exited > 0).
 type response struct {
 	ID     int      `json:"id,omitempty"`
 	PID    int      `json:"pid,omitempty"`
@@ -50,9 +50,9 @@ type response struct {
 	Status string   `json:"status,omitempty"`
 }
 
-// supervise is the supervisor's main function. stdin ends with its creator.
+// supervise is the supervisor's main function. in is closed when its creator ends.
 func supervise(dir string, in io.Reader, out, log io.Writer) int {
-	// Ctrl-C is for the creator; the supervisor follows its end.
+	// Ctrl-C is for the creator; the supervisor detects the creator's end.
 	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGPIPE)
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		fmt.Fprintf(log, "becoming a subreaper: %v\n", err)
@@ -156,8 +156,8 @@ func describe(status unix.WaitStatus) string {
 	return fmt.Sprintf("exit status %d", status.ExitStatus())
 }
 
-// startProcess starts a process in its own session, out of reach of Ctrl-C, with its output
-// appended to a file.
+// startProcess starts a process in a new session, so Ctrl-C does not reach it, and appends its
+// output to a file.
 func startProcess(r request) (int, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -182,7 +182,7 @@ func startProcess(r request) (int, error) {
 	return pid, nil
 }
 
-// supervisor is the creator's end.
+// supervisor is the creator's side of the connection.
 type supervisor struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -207,7 +207,7 @@ func newSupervisor(dir string) (*supervisor, error) {
 
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), supervisorEnv+"="+dir)
-	// go test would wait until our stderr is closed.
+	// go test waits until its stderr is closed.
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	in, err := cmd.StdinPipe()
@@ -252,7 +252,7 @@ func (s *supervisor) read(out io.Reader) {
 	}
 }
 
-// exit returns the channel for a process's end. The lock is held.
+// exit returns the channel for a process's exit. The caller holds mu.
 func (s *supervisor) exit(pid int) chan string {
 	if s.exits[pid] == nil {
 		s.exits[pid] = make(chan string, 1)
@@ -323,7 +323,7 @@ func (s *supervisor) start(ctx context.Context, name string, r request) (*Proces
 
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err is how the process ended, nil while it runs.
+// Err returns how the process ended, or nil while it runs.
 func (p *Process) Err() error {
 	select {
 	case <-p.done:
@@ -333,7 +333,7 @@ func (p *Process) Err() error {
 	}
 }
 
-// Signal fails if the process has ended.
+// Signal sends a signal. It fails if the process has ended.
 func (p *Process) Signal(sig unix.Signal) error {
 	if err := p.Err(); err != nil {
 		return err

@@ -17,11 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tools finds the programs that a run needs, and builds missing or outdated ones of this
-// repository.
+// Tools locates the programs that a run needs, and builds this repository's if missing or outdated.
 //
-// EBBTIDE_BIN is a directory of prebuilt programs (ebbtide-driver, ebbtide, trainer).
-// EBBTIDE_NOMAD is a Nomad agent.
+// EBBTIDE_BIN is a directory of prebuilt programs (ebbtide-driver, ebbtide, trainer). EBBTIDE_NOMAD
+// is a Nomad agent.
 type Tools struct {
 	Root string // the repository
 
@@ -38,7 +37,7 @@ func NewTools(root string, logf func(format string, args ...any)) *Tools {
 	return &Tools{Root: root, logf: logf, have: make(map[string]string)}
 }
 
-// FindRoot uses EBBTIDE_ROOT, or searches upwards.
+// FindRoot returns EBBTIDE_ROOT, or the nearest parent directory with go.mod.
 func FindRoot() (string, error) {
 	if root := os.Getenv("EBBTIDE_ROOT"); root != "" {
 		return filepath.Abs(root)
@@ -59,22 +58,22 @@ func FindRoot() (string, error) {
 	}
 }
 
-// Driver is the task driver plugin's path.
+// Driver returns the task driver plugin's path.
 func (t *Tools) Driver(ctx context.Context) (string, error) {
 	return t.own(ctx, "ebbtide-driver", "./cmd/ebbtide-driver")
 }
 
-// GPU is the device plugin's path.
+// GPU returns the device plugin's path.
 func (t *Tools) GPU(ctx context.Context) (string, error) {
 	return t.own(ctx, "ebbtide-gpu", "./cmd/ebbtide-gpu")
 }
 
-// CLI is the path of the static ebbtide command.
+// CLI returns the path of the static ebbtide command.
 func (t *Tools) CLI(ctx context.Context) (string, error) {
 	return t.own(ctx, "ebbtide", "./cmd/ebbtide", "CGO_ENABLED=0")
 }
 
-// Trainer is the static trainer's path.
+// Trainer returns the static trainer's path.
 func (t *Tools) Trainer(ctx context.Context) (string, error) {
 	return t.own(ctx, "trainer", "./e2e/trainer", "CGO_ENABLED=0")
 }
@@ -106,7 +105,7 @@ func (t *Tools) own(ctx context.Context, name, pkg string, env ...string) (strin
 // nomadRequire matches Nomad's version in e2e/nomad/go.mod.
 var nomadRequire = regexp.MustCompile(`(?m)^\s*(?:require )?github\.com/hashicorp/nomad (v\S+)`)
 
-// Nomad is the agent's path: EBBTIDE_NOMAD, or in the user's cache, where it is built with its
+// Nomad returns the agent's path: EBBTIDE_NOMAD, or in the user's cache, where it is built with its
 // UI if necessary.
 func (t *Tools) Nomad(ctx context.Context) (string, error) {
 	t.mu.Lock()
@@ -156,7 +155,8 @@ func (t *Tools) NomadVersion() (string, error) {
 	return string(m[1]), nil
 }
 
-// DevicePlugin is Nomad's example plugin, which offers a directory's files as devices.
+// DevicePlugin returns the path of Nomad's example plugin, which offers a directory's files as
+// devices.
 func (t *Tools) DevicePlugin(ctx context.Context) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -173,7 +173,7 @@ func (t *Tools) DevicePlugin(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-// build creates its output atomically.
+// build replaces its output atomically.
 func (t *Tools) build(ctx context.Context, dir, path, pkg string, flags []string, env ...string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("making the directory of %s: %w", path, err)
@@ -187,7 +187,7 @@ func (t *Tools) build(ctx context.Context, dir, path, pkg string, flags []string
 		return err
 	}
 	defer unlock()
-	// Go skips linking up-to-date outputs, so build onto a link and rename it.
+	// Go does not link up-to-date outputs, so build onto a link and rename it.
 	tmp := path + ".new"
 	_ = os.Remove(tmp)
 	_ = os.Link(path, tmp)
@@ -206,7 +206,7 @@ func (t *Tools) build(ctx context.Context, dir, path, pkg string, flags []string
 	return nil
 }
 
-// lock serialises builds of a file, between processes too.
+// lock serialises builds of a file, across processes.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -219,7 +219,7 @@ func lock(path string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// Look also searches directories outside of a user's PATH.
+// Look is exec.LookPath, and also searches directories that may not be in PATH.
 func Look(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil

@@ -17,7 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// Alone runs a model without Nomad for so many CPU-seconds, and returns its curve.
+// Alone runs a model without Nomad for the given CPU-seconds, and returns its curve.
 func Alone(ctx context.Context, h *harness.Harness, model string, threads int, seed uint64, cpuSeconds float64) (Curve, error) {
 	trainer, err := h.Tools.Trainer(ctx)
 	if err != nil {

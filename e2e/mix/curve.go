@@ -22,8 +22,8 @@ type Point struct {
 	Value float64 `json:"value"` // finite
 }
 
-// Curve is a trainer's record by step. Model, seed and steps determine its values, whatever a
-// policy does to its times.
+// Curve is a trainer's record by step. Model, seed and steps determine its values; a policy affects
+// only its times.
 type Curve []Point
 
 // ReadCurve reads the file of the trainer's -curve. wall_s counts from the process's start,
@@ -66,7 +66,7 @@ func ReadCurve(r io.Reader, started float64) (Curve, error) {
 	}
 }
 
-// Reached is when the curve first reaches a value; NaN for never.
+// Reached returns when the curve first reaches a value; NaN if never.
 func (c Curve) Reached(value float64) float64 {
 	for _, p := range c {
 		if p.Value <= value {
@@ -76,7 +76,7 @@ func (c Curve) Reached(value float64) float64 {
 	return math.NaN()
 }
 
-// Range is the first and the best value; NaN for an empty curve.
+// Range returns the first and the best value; NaN for an empty curve.
 func (c Curve) Range() (first, best float64) {
 	if len(c) == 0 {
 		return math.NaN(), math.NaN()
@@ -92,7 +92,7 @@ func (c Curve) Range() (first, best float64) {
 	}).Value
 }
 
-// Left is the remaining fraction of the way to the best value: 1 at the first, 0 at the best.
+// Left returns the remaining fraction of the way to the best value: 1 at the first, 0 at the best.
 func (c Curve) Left(value float64) float64 {
 	first, best := c.Range()
 	if first == best {
@@ -101,7 +101,7 @@ func (c Curve) Left(value float64) float64 {
 	return (value - best) / (first - best)
 }
 
-// Quality is when a fraction of the way from first to best value is done; nil for an empty
+// Quality returns when a fraction of the way from first to best value is done; nil for an empty
 // curve.
 func (c Curve) Quality(part float64) *float64 {
 	first, best := c.Range()

@@ -12,15 +12,15 @@ import (
 	"strings"
 )
 
-// CurveFile is the trainer's record: with a leading slash in tasks, and beneath the
-// allocation's directory.
+// CurveFile is the trainer's record: with a leading slash in tasks, and below the allocation's
+// directory.
 const CurveFile = "alloc/data/curve.csv"
 
 // Shares is a task's default CPU in MHz. All tasks of a run request the same.
 const Shares = 100
 
-// NodeMHz is the total of jobs with a node of their own: less than two slow cores have, and
-// enough against other load.
+// NodeMHz is the total of jobs with their own node: less than two slow cores have, and enough
+// relative to other load.
 const NodeMHz = 2400
 
 type Task struct {
@@ -42,7 +42,7 @@ type Task struct {
 // checkpoint is the state of a movable task.
 const checkpoint = "/alloc/data/model.ckpt"
 
-// Jobspec is a batch job of one group. With network it has a port named http.
+// Jobspec returns a batch job of one group. With network it has a port named http.
 func Jobspec(id string, network bool, tasks ...Task) string {
 	return JobspecWith(id, network, "", tasks...)
 }

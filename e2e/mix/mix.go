@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package mix has the training jobs of demo and benchmarks: their jobspecs, lengths and curves.
+// Package mix defines the training jobs of demo and benchmarks: their jobspecs, lengths and curves.
 package mix
 
 import (
@@ -21,7 +21,7 @@ type Job struct {
 	At   time.Duration // submission, relative to the first
 }
 
-// Models are a mix's, in turn.
+// Models returns the models of a mix, in turn.
 func Models() []string { return []string{"vae", "mlp", "gru", "logreg"} }
 
 // styles are the models' output formats, each for another preset.
@@ -57,9 +57,9 @@ func Overlapping(n int, seed uint64, work float64, within time.Duration) []Job {
 	return jobs
 }
 
-// FlowCon3 is the FlowCon paper's three-job experiment (ICPP 2019, section 5.3: a variational
-// autoencoder at 0 s, MNIST in PyTorch at 40 s and in TensorFlow at 80 s, done after about 390,
-// 280 and 165 s), scaled down by five, with proportional work (about 67 : 26 : 7).
+// FlowCon3 returns the FlowCon paper's three-job experiment (ICPP 2019, section 5.3: a variational
+// autoencoder at 0 s, MNIST in PyTorch at 40 s and in TensorFlow at 80 s, done after about 390, 280
+// and 165 s), scaled down by five, with proportional work (about 67 : 26 : 7).
 func FlowCon3() []Job {
 	return []Job{
 		{"vae", "vae", 52, 0},
@@ -83,12 +83,12 @@ func Papers(n int, seed uint64, factor float64) []Job {
 	return jobs
 }
 
-// Steps is a job's number of steps, given its model's speed and the pool.
+// Steps returns a job's number of steps, given its model's speed and the pool.
 func (j Job) Steps(perCPUSecond float64, cores int) int {
 	return max(1, int(math.Round(j.Pool*perCPUSecond*float64(cores))))
 }
 
-// Task does not declare its metric: Ebbtide detects it.
+// Task returns the job's task. It does not declare its metric: Ebbtide detects it.
 func (j Job) Task(steps, threads int, seed uint64) Task {
 	return Task{
 		Name: j.Name,

@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command moves measures the cost of a move: it moves a training between two Nomad clients on
-// this machine, and prints its downtime and repeated steps. It needs root, cgroups and busybox,
-// and leaves nothing behind.
+// Command moves measures the cost of a move: it moves a training between two Nomad clients on this
+// machine, and prints its downtime and repeated steps. It needs root, cgroups and busybox, and
+// leaves nothing behind.
 package main
 
 import (
@@ -235,7 +235,7 @@ func lastStep(path string) (line, error) {
 	return l, nil
 }
 
-// firstAfter is the first step after the migrated ones.
+// firstAfter returns the first step after the migrated ones.
 func firstAfter(path string, carried int64) (line, error) {
 	var l line
 	f, err := os.Open(path)

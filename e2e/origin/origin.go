@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dirty marks a commit with changes.
+// Dirty marks a commit with uncommitted changes.
 const Dirty = "-dirty"
 
-// Commit is the working tree's commit. Results are excluded: they change during measurement.
+// Commit returns the working tree's commit. Results are excluded: they change during measurement.
 func Commit(ctx context.Context, root string) (string, error) {
 	git := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, "git", append([]string{"-C", root}, args...)...).Output()

@@ -17,7 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// loneRun measures a task alone on its node.
+// loneRun measures the only task on its node.
 type loneRun struct {
 	Way     string  `json:"way"` // stock, weight or quota
 	Round   int     `json:"round"`
@@ -27,11 +27,11 @@ type loneRun struct {
 	Steps   float64 `json:"steps_per_s"` // of the training
 }
 
-// share is the task's part of the CPU available to the run; the rest was idle, or used by Nomad
-// and the plugin. It is robust against other load.
+// share returns the task's fraction of the CPU available to the run; the rest was idle, or used by
+// Nomad and the plugin. It is robust against other load.
 func (r loneRun) share() float64 { return r.Cores / r.Left }
 
-// ways have a client each, so that stock Nomad has no plugin.
+// ways have one client each, since stock Nomad has no plugin.
 var ways = []string{"stock", "weight", "quota"}
 
 // measureLone measures all ways in turn.
@@ -41,7 +41,7 @@ func measureLone(ctx context.Context, h *harness.Harness, o options, r *results)
 		return err
 	}
 	for round := range o.loneRounds {
-		// Rotated, so that recurring load favours none.
+		// Rotated, so recurring load favours none.
 		for i := range ways {
 			way := ways[(i+round)%len(ways)]
 			o.logf("Round %d of %d: a lone task, %s.", round+1, o.loneRounds, way)
@@ -57,7 +57,7 @@ func measureLone(ctx context.Context, h *harness.Harness, o options, r *results)
 	return nil
 }
 
-// lone is a server, and clients of which at most one runs.
+// lone is a server with clients, of which at most one runs.
 type lone struct {
 	options
 	h       *harness.Harness
@@ -65,7 +65,7 @@ type lone struct {
 	clients map[string]*harness.Agent
 }
 
-// loneDeadline bounds a measurement beyond its duration.
+// loneDeadline bounds a measurement in excess of its duration.
 const loneDeadline = 5 * time.Minute
 
 func newLone(ctx context.Context, h *harness.Harness, o options) (*lone, error) {
@@ -127,7 +127,7 @@ func (l *lone) run(ctx context.Context, way string) (run loneRun, err error) {
 	if err != nil {
 		return run, err
 	}
-	// The same delay in all ways, as training costs may drift. The policy has decided by then.
+	// The same delay in all ways, as training costs may drift. By then the policy has decided.
 	if err := sleep(ctx, l.interval+5*time.Second); err != nil {
 		return run, err
 	}

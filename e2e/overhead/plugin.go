@@ -24,7 +24,7 @@ type pluginRun struct {
 	Round   int     `json:"round"`
 	Seconds float64 `json:"seconds"`
 
-	// CPU in % of one core: of the plugin, the executors, which stock Nomad has too, and the
+	// CPU in % of one core: of the plugin, of the executors, which stock Nomad also has, and of the
 	// agent.
 	Plugin    float64 `json:"plugin_pct"`
 	Executors float64 `json:"executors_pct"`
@@ -45,7 +45,7 @@ func measurePlugin(ctx context.Context, h *harness.Harness, o options, r *result
 		return err
 	}
 	for round := range o.rounds {
-		// Alternating, so that drift such as growing histories favours none.
+		// Alternating, so drift such as growing histories favours none.
 		order := []string{"flowcon", "none"}
 		if round%2 == 1 {
 			slices.Reverse(order)
@@ -87,7 +87,7 @@ while :; do
   sleep 1
 done`
 
-// fleetJob is its job; the scheduler counts the disk per task.
+// fleetJob is the fleet's job; the scheduler counts the disk per task.
 const fleetJob = `
 job "fleet" {
   type = "batch"
@@ -154,7 +154,7 @@ func newFleet(ctx context.Context, h *harness.Harness, o options) (*fleet, error
 	return f, err
 }
 
-// config sets no more than necessary.
+// config sets only the necessary options.
 func (f *fleet) config(policy string) string {
 	return fmt.Sprintf("engine = \"exec\"\npolicy = %q\ninterval = %q\n", policy, f.interval)
 }
@@ -233,7 +233,7 @@ func (f *fleet) measure(ctx context.Context) (pluginRun, error) {
 	return run, nil
 }
 
-// look counts a task's writes and decisions since a moment.
+// look counts a task's writes and decisions since a given time.
 func (r *pluginRun) look(task string, since time.Time) error {
 	st, err := status.ReadStatus(task + ".json")
 	if err != nil {

@@ -63,7 +63,7 @@ func (r reading) busy(since reading) float64 {
 
 // processCPU parses utime and stime of /proc/<pid>/stat, in seconds, without children.
 func processCPU(stat string) (float64, error) {
-	// The name (field 2) is in parentheses and may contain anything; utime is field 14.
+	// The name (field 2) is in parentheses and may contain any character; utime is field 14.
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("its stat is short: %q", stat)
@@ -95,7 +95,7 @@ func ticks(fields ...string) (float64, error) {
 	return float64(sum) / userHZ, nil
 }
 
-// rss is in MiB.
+// rss returns a process's resident memory, in MiB.
 func rss(pid int) (float64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {

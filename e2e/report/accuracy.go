@@ -17,7 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/sim/workload"
 )
 
-// machine calibrates the simulator: a job's maximum of cores, and its threads' losses
+// machine calibrates the simulator: a job's maximum number of cores, and its threads' losses
 // (scenario.Scenario.Overhead).
 type machine struct{ cap, overhead float64 }
 
@@ -92,7 +92,7 @@ func (e allResults) accuracy() (values []value, on string, err error) {
 	return []value{worst}, fmt.Sprintf("; calibrated on seed %d (at most %.1f cores a job, overhead %.2f)", seeds[0], best.cap, best.overhead), nil
 }
 
-// off is the relative error of the simulated mean completion.
+// off returns the relative error of the simulated mean completion.
 func (p replayed) off(x result.Experiment, m machine) (float64, error) {
 	// Without the CPU of agent and plugin.
 	cores := x.Cores - p.run.Other/metrics.Run{Jobs: p.run.Jobs}.Present()

@@ -27,10 +27,10 @@ type value struct {
 	text string
 }
 
-// atMost is a goal's upper bound of ratios.
+// atMost returns a goal's upper bound of ratios.
 func atMost(limit float64) func(float64) bool { return func(x float64) bool { return x <= limit } }
 
-// goalCases are the real runs with goals.
+// goalCases returns the real runs with goals.
 func goalCases() []string { return []string{"10 jobs", "15 jobs"} }
 
 // goals renders the table of goals; real ones are for 10 and 15 jobs in mode weight.
@@ -143,7 +143,7 @@ func (e allResults) goals() (string, error) {
 	return table([]string{"goal", "wanted", "measured (simulated: the worst case on one node; on several)", "result"}, rows), failed
 }
 
-// noise is the difference of CPU time for the same steps between real runs.
+// noise returns the difference of CPU time for the same steps between real runs.
 func (e allResults) noise(policies []string) string {
 	var all []float64
 	for _, kase := range goalCases() {

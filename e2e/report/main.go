@@ -1,14 +1,14 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command report makes docs/evaluation.md, docs/gains.svg and the table of gains in README.md
+// Command report generates docs/evaluation.md, docs/gains.svg and the table of gains in README.md
 // from the result files in docs/results. Run it in the root of the repository:
 //
 //	go run ./e2e/report                  # generate the documents
 //	go run ./e2e/report -simulate DIR    # simulate first, with DIR's curves and traces; takes minutes
 //
-// Real runs are those of e2e/bench (train.json and so on) and e2e/demo (demo.json). The page
-// says "Not run" where a file is missing.
+// Real runs are those of e2e/bench (train.json and so on) and e2e/demo (demo.json). The page shows
+// "Not run" if a file is missing.
 package main
 
 import (
@@ -25,7 +25,7 @@ const (
 	// quota is mode quota's runs, measured separately.
 	quota      = "quota/train"
 	evaluation = "docs/evaluation.md"
-	// pictureFile shows each job's time under auto, of its time under plain Nomad.
+	// pictureFile shows each job's time under auto relative to plain Nomad.
 	pictureFile = "docs/gains.svg"
 	readme      = "README.md"
 )

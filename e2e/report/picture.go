@@ -31,7 +31,7 @@ func settings() []setting {
 	}
 }
 
-// measured are the settings that have been run, with what auto changes in each.
+// measured returns the settings that have been run, with what auto changes in each.
 func (e allResults) measured() ([]setting, []metrics.Summary, error) {
 	var (
 		found     []setting
@@ -49,7 +49,7 @@ func (e allResults) measured() ([]setting, []metrics.Summary, error) {
 	return found, summaries, nil
 }
 
-// gains is the README's table.
+// gains returns the README's table.
 func (e allResults) gains() (string, error) {
 	found, summaries, err := e.measured()
 	if err != nil {
@@ -75,7 +75,7 @@ const (
 	greatest  = 2.6
 )
 
-// x is where a ratio lies on the axis, which is logarithmic.
+// x returns the position of a ratio on the axis, which is logarithmic.
 func x(ratio float64) float64 {
 	at := math.Log(ratio/least) / math.Log(greatest/least)
 	return axisLeft + at*(axisRight-axisLeft)
@@ -106,7 +106,7 @@ type picture struct {
 
 func px(v float64) string { return fmt.Sprintf("%.1f", v) }
 
-// picture draws each job's time under auto, of its time under plain Nomad, as SVG.
+// picture draws each job's time under auto relative to plain Nomad, as SVG.
 func (e allResults) picture() (string, error) {
 	found, summaries, err := e.measured()
 	if err != nil {
@@ -160,7 +160,7 @@ func (e allResults) picture() (string, error) {
 	return b.String(), nil
 }
 
-// runsOf are the runs of a setting, and those under none, in mode weight.
+// runsOf returns the runs of a setting, and those under none, in mode weight.
 func (e allResults) runsOf(s setting) []metrics.Run {
 	return slices.DeleteFunc(e.bench[s.what].Metrics("weight"), func(r metrics.Run) bool {
 		return !strings.HasPrefix(r.Scenario, s.what+", "+s.kase+",")

@@ -23,7 +23,7 @@ import (
 //go:embed evaluation.tmpl.md
 var text string
 
-// allResults has the results of all experiments.
+// allResults holds the results of all experiments.
 type allResults struct {
 	sim   simulations
 	bench map[string]result.Experiment // by experiment
@@ -183,7 +183,7 @@ func (e allResults) realOf(what, kase, mode, variant string) (metrics.Summary, b
 	return metrics.Summary{}, false, err
 }
 
-// points writes a ratio as a change in percent, and percent does so with the unit.
+// points formats a ratio as a change in percent; percent adds the unit.
 func points(ratio float64) string  { return minus(fmt.Sprintf("%+.1f", 100*(ratio-1))) }
 func percent(ratio float64) string { return points(ratio) + " %" }
 

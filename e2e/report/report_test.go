@@ -32,7 +32,7 @@ func TestCommitted(t *testing.T) {
 	}
 }
 
-// The README has no figure of its own: each stands in the evaluation.
+// The README's figures are all in the evaluation.
 func TestCited(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(top, evaluation))
 	must.NoError(t, err)
@@ -50,7 +50,7 @@ func TestCited(t *testing.T) {
 	must.Eq(t, nil, regexp.MustCompile(`\d ?%`).FindAllString(strings.ReplaceAll(strings.ReplaceAll(rest, "2 % longer", ""), "95 % intervals", ""), -1))
 }
 
-// copied is a root with the committed simulations and a README.
+// copied returns a root with the committed simulations and a README.
 func copied(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -86,7 +86,7 @@ func line(t *testing.T, text, begin string) string {
 	return ""
 }
 
-// Goals are judged by real runs, and losers are named.
+// Goals are evaluated by real runs, and jobs that lose are listed.
 func TestReal(t *testing.T) {
 	root := copied(t)
 	train := result.Experiment{
@@ -154,7 +154,7 @@ func TestBadInput(t *testing.T) {
 	must.ErrorContains(t, err, "reading results")
 }
 
-// Each scenario has what its policies need.
+// Each scenario has the inputs of its policies.
 func TestPlan(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, p := range plan() {

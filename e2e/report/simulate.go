@@ -44,8 +44,8 @@ type planned struct {
 // seeds per policy
 const seeds = 30
 
-// Knowledge of sizes only matters to fair finish, so other policies run once. Policies for jobs
-// are omitted if there are services.
+// Knowledge of sizes only matters to fair finish, so other policies run once. Policies for jobs are
+// omitted if there are services.
 var (
 	ours    = []string{"auto", "fsp-completion", "fsp-linear"}
 	others  = []string{"flowcon", "flowcon-published", "las", "equal", "srpt"}
@@ -154,7 +154,7 @@ func ebbtide(command, root, data string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// digits are beyond any table's precision.
+// digits exceed any table's precision.
 var digits = regexp.MustCompile(`(\.\d{5})\d+`)
 
 // encode writes a line per policy, with five decimals.

@@ -31,7 +31,8 @@ func notRun(what string) string {
 	return fmt.Sprintf("Not run: there is no `%s/%s.json` (`make bench BENCH='-what %s'`).", results, what, what)
 }
 
-// originOf says where a real experiment comes from, its machine if that is not the simulations'.
+// originOf states where a real experiment was measured, and its machine unless it is the
+// simulations'.
 func (e allResults) originOf(x result.Experiment, file string) string {
 	machine := ""
 	if x.Machine != e.sim.Machine {
@@ -45,7 +46,7 @@ func seedsOf(x result.Experiment) []uint64 {
 	return result.Seeds(x.Runs, func(result.Run) bool { return true })
 }
 
-// disturbed says in how many runs something else used the machine.
+// disturbed counts the runs in which other processes used the machine.
 func disturbed(x result.Experiment) string {
 	lines := x.Disturbed()
 	if len(lines) == 0 {
@@ -54,7 +55,7 @@ func disturbed(x result.Experiment) string {
 	return fmt.Sprintf(" In %d of %d runs other processes used over %.0f %% of the jobs' CPU time.", len(lines), len(x.Runs), 100*result.Calm)
 }
 
-// trained is the table of real training jobs, with where each row comes from.
+// trained returns the table of real training jobs, with the origin of each row.
 func (e allResults) trained() (string, error) {
 	var (
 		rows    [][]string
@@ -95,7 +96,7 @@ func (e allResults) trained() (string, error) {
 	return table(append([]string{"jobs"}, strings.Split(timesHeader+"|CPU, %|`completion`: end, %|worst", "|")...), rows) + "\n" + origins, nil
 }
 
-// targeted is the table of jobs with targets.
+// targeted returns the table of jobs with targets.
 func (e allResults) targeted() (string, error) {
 	x, ok := e.bench[result.TRADL]
 	if !ok {
@@ -115,7 +116,7 @@ func (e allResults) targeted() (string, error) {
 	return e.originOf(x, result.TRADL) + "\n\n" + table(header, rows), nil
 }
 
-// served is the table of services, one for all objectives.
+// served returns the table of services, one for all objectives.
 func (e allResults) served() string {
 	x, ok := e.bench[result.DQoES]
 	if !ok {
@@ -140,7 +141,7 @@ func (e allResults) served() string {
 	return e.originOf(x, result.DQoES) + missed + " Medians (best…worst):\n\n" + dense(table(header, rows))
 }
 
-// mixed is the table of all kinds on one node.
+// mixed returns the table of all kinds on one node.
 func (e allResults) mixed() string {
 	x, ok := e.bench[result.Auto]
 	if !ok {
@@ -175,7 +176,7 @@ func pick(row []string, which ...int) []string {
 	return out
 }
 
-// demoResult is what the demo changed, in a sentence.
+// demoResult states the demo's result in a sentence.
 func (e allResults) demoResult() (string, error) {
 	all, err := metrics.Summarize(e.demo.Runs(), metrics.DefaultBase, 1)
 	if err != nil {
@@ -190,7 +191,7 @@ func (e allResults) demoResult() (string, error) {
 	return "", fmt.Errorf("demo.json has no run under another policy than %s", metrics.DefaultBase)
 }
 
-// sets are the simulated scenarios, without published runs.
+// sets returns the simulated scenarios, without published runs.
 func (e allResults) sets() []string {
 	var out []string
 	for _, r := range e.sim.Runs {
@@ -223,7 +224,7 @@ func (e allResults) simulated() (string, error) {
 			fmt.Sprintf("%.2f", s.Ratio.Max), fmt.Sprintf("%.0f", 100*s.Slower), "–", "–",
 			points(exact.Time(metrics.Completion).Ratio.Mean), fmt.Sprintf("%.2f", exact.Ratio.Max),
 		}
-		// With services there is auto alone.
+		// With services only auto runs.
 		if s, err := e.simOf(set+" estimated", "fsp-completion"); err == nil {
 			row[6], row[7] = change(s.Time(metrics.Completion).Ratio), fmt.Sprintf("%.2f", s.Ratio.Max)
 		}
@@ -232,7 +233,7 @@ func (e allResults) simulated() (string, error) {
 	return table(header, rows), nil
 }
 
-// bound is the fraction of SRPT's gain.
+// bound returns the fraction of SRPT's gain.
 func (e allResults) bound(set string, s metrics.Summary) string {
 	best, err := e.simOf(set, metrics.Bound)
 	if err != nil {

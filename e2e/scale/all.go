@@ -16,14 +16,14 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/scale/nomad"
 )
 
-// size is what was measured at one size.
+// size holds the measurements of one size.
 type size struct {
 	percent float64
 	cluster nomad.Options
 	lists   []measure.Report // by separate processes; the last one is complete
 	idle    *watched
 	follows *watched // with events at a low rate
-	rate    float64  // of these, per second
+	rate    float64  // events per second
 	load    string   // of the machine, before
 }
 

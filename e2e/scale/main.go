@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command scale measures a large cluster's cost for the shim: time and memory of listing,
-// events per second, duration of decisions, and idle CPU. A load generator (package nomad) runs
-// in a process of its own, the shim's code in another.
+// Command scale measures a large cluster's cost for the shim: time and memory of listing, events
+// per second, duration of decisions, and idle CPU. The load generator (package nomad) and the
+// shim's code run in separate processes.
 package main
 
 import (
@@ -145,7 +145,7 @@ func (o options) cluster(percent float64) nomad.Options {
 	return nomad.Options{Nodes: max(1, int(float64(o.nodes)*percent/100)), PerNode: o.perNode, Trainings: o.trainings, Seed: o.seed}
 }
 
-// serve is the load generator's process. It prints its address.
+// serve runs the load generator, and prints its address.
 func serve(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o nomad.Options
 	fs := flag.NewFlagSet(asGenerator, flag.ContinueOnError)
@@ -173,7 +173,7 @@ func serve(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// measured is the measured process. It prints a report.
+// measured runs the measured process, and prints a report.
 func measured(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o measure.Options
 	fs := flag.NewFlagSet(asMeasured, flag.ContinueOnError)

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// All of it, with a small cluster.
+// Runs all measurements, with a small cluster.
 func TestRun(t *testing.T) {
 	var out, errs bytes.Buffer
 	code := run(t.Context(), []string{

@@ -26,7 +26,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/scale/nomad"
 )
 
-// itself runs this program, stopped with ctx.
+// itself returns a command that runs this program, stopped with ctx.
 func itself(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -91,7 +91,7 @@ func (g *generator) requests(ctx context.Context) (r nomad.Requests, err error) 
 	return r, json.NewDecoder(resp.Body).Decode(&r)
 }
 
-// measureOnce measures in a process of its own.
+// measureOnce measures in a separate process.
 func measureOnce(ctx context.Context, o measure.Options, stderr io.Writer) (r measure.Report, err error) {
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -109,7 +109,7 @@ func measureOnce(ctx context.Context, o measure.Options, stderr io.Writer) (r me
 	return r, json.Unmarshal(out, &r)
 }
 
-// watched is a running shim's use.
+// watched is the resource use of a running shim.
 type watched struct {
 	Cores    float64 // of one core
 	PeakMiB  float64
@@ -117,8 +117,8 @@ type watched struct {
 	Requests nomad.Requests // from start to end
 }
 
-// watch runs `ebbtide shim` and measures it for a time, from settle after it is connected. act,
-// if not nil, runs during that time.
+// watch runs `ebbtide shim` and measures it for a given time, from settle after it is connected.
+// act, if not nil, runs during that time.
 func watch(ctx context.Context, g *generator, settle, long time.Duration, act func(context.Context) error, stderr io.Writer) (w watched, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -246,19 +246,19 @@ func (f *follower) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// last is the end of an ended process's output.
+// last returns the end of an ended process's output.
 func (f *follower) last() []byte { return f.tail }
 
 // userHZ is the unit of CPU times in /proc, in ticks per second.
 const userHZ = 100
 
-// cpu is a process's use in CPU-seconds.
+// cpu returns a process's use in CPU-seconds.
 func cpu(pid int) (float64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	// The name is in parentheses and may contain anything.
+	// The name is in parentheses and may contain any character.
 	text := string(data)
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	if len(fields) < 13 {
@@ -275,7 +275,7 @@ func cpu(pid int) (float64, error) {
 	return sum, nil
 }
 
-// load is the one-minute load average, "unknown" if unreadable.
+// load returns the one-minute load average, "unknown" if unreadable.
 func load() string {
 	data, err := os.ReadFile("/proc/loadavg")
 	fields := strings.Fields(string(data))

@@ -14,7 +14,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/scale/measure"
 )
 
-// target is a figure's goal at 100 %.
+// target is a figure's target at 100 %.
 type target struct {
 	limit  float64
 	atMost bool
@@ -140,7 +140,7 @@ func rows(o options) []row {
 	}
 }
 
-// quantile is the least value with that fraction at or below it; NaN for none.
+// quantile returns the least value with that fraction at or below it; NaN for none.
 func quantile(values []float64, part float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()

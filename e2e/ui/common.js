@@ -4,20 +4,20 @@
 import { AxeBuilder } from "@axe-core/playwright";
 import { expect, test as base } from "@playwright/test";
 
-/** An address that Go has named; the test is skipped where it has not. */
+/** Returns an address that Go has passed; otherwise skips the test. */
 export function address(name) {
   const value = process.env[name];
   base.skip(!value, `${name} is not set`);
   return value;
 }
 
-/** Tests in which a page complains about nothing: no error, no breach of its policy. */
+/** Tests that fail if a page logs an error or violates its content security policy. */
 export const test = base.extend({
   page: async ({ page }, use) => {
     const said = [];
     page.on("pageerror", (e) => said.push(e.message));
     page.on("console", (m) => {
-      // What a test provokes: answers that are refusals.
+      // Tests cause error responses.
       if (m.type() === "error" && !m.text().startsWith("Failed to load resource")) said.push(m.text());
     });
     await use(page);
@@ -27,14 +27,14 @@ export const test = base.extend({
 
 export { expect };
 
-/** Opens a view, and waits until it is live and all tasks were read. */
+/** Opens a view, and waits until it is connected and all tasks have been read. */
 export async function open(page, url, view = "#/tasks") {
   await page.goto(url + view);
   await expect(page.locator("#live")).toHaveText("Live");
   await expect(page.locator("#totals")).not.toContainText("to be read");
 }
 
-/** Looks for what hinders people who do not see, hear or point. */
+/** Fails on accessibility violations. */
 export async function accessible(page) {
   const { violations } = await new AxeBuilder({ page }).analyze();
   expect(violations.map((v) => `${v.id}: ${v.help}: ${v.nodes.map((n) => n.html).join(" ")}`)).toEqual([]);

@@ -30,7 +30,7 @@ test("a token that may read one namespace sees that one", async ({ page }) => {
   await expect(page.locator("#tasks tbody tr:not(.pad)")).toHaveCount(0);
 });
 
-// Errors on the console of Nomad's own page are not ours.
+// Without the check for errors, as Nomad's page may log some.
 base("the task in Nomad's UI", async ({ page }) => {
   const nomad = address("EBBTIDE_NOMAD_UI");
   const alloc = address("EBBTIDE_ALLOC");

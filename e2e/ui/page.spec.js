@@ -107,7 +107,7 @@ test("the keyboard gets everywhere", async ({ page }) => {
   }
   expect([...reached]).toEqual(expect.arrayContaining(["nav:A", "token-button", "filter", "namespace", "tasks:BUTTON", "tasks:A"]));
   expect([...reached]).not.toContain("focus is not seen");
-  // To the last of many rows, and into one.
+  // Tab through many rows, then open one.
   await page.locator("#tasks tbody a").first().focus();
   const first = await page.evaluate(() => document.activeElement.textContent);
   for (let i = 0; i < 35; i++) await page.keyboard.press("Tab");
@@ -127,7 +127,7 @@ test("nothing comes from elsewhere", async ({ page }) => {
   expect(asked.filter((u) => !u.startsWith(url))).toEqual([]);
 });
 
-// The browser complains of each refusal on the console.
+// Without the check for errors, as the browser logs each refusal.
 base("a foreign site gets nothing", async ({ page }) => {
   const url = address("EBBTIDE_UI");
   await page.goto(address("EBBTIDE_FOREIGN"));
@@ -143,7 +143,7 @@ base("a foreign site gets nothing", async ({ page }) => {
       expect(got, `${mode} ${path}`).toBe("");
     }
   }
-  // In a frame.
+  // Embedded in a frame.
   const empty = await page.evaluate(async (u) => {
     const frame = document.createElement("iframe");
     frame.src = u;

@@ -3,7 +3,7 @@
 
 import { defineConfig } from "@playwright/test";
 
-// Go starts the clusters and pages, and names their addresses in the environment (ui_test.go).
+// Go starts the clusters and pages, and passes their addresses in the environment (ui_test.go).
 export default defineConfig({
   testDir: ".",
   testMatch: "*.spec.js",
@@ -14,7 +14,7 @@ export default defineConfig({
   reporter: "list",
   use: {
     actionTimeout: 90_000,
-    ignoreHTTPSErrors: true, // certificates of the test
+    ignoreHTTPSErrors: true, // the tests' certificates are self-signed
     viewport: { width: 1360, height: 800 },
     screenshot: "only-on-failure",
     launchOptions: {

@@ -3,7 +3,7 @@
 
 import { address, expect, test } from "./common.js";
 
-/** The median time of a frame, in ms, while the table is scrolled and sorted. */
+/** Returns the median and 95th percentile of the frame time, in ms, while the table is scrolled. */
 async function frames(page, url, tasks) {
   await page.goto(url);
   await expect(page.locator("#shown")).toHaveText(`${tasks.toLocaleString("en")} tasks`, { timeout: 300_000 });
@@ -25,7 +25,7 @@ async function frames(page, url, tasks) {
 
 test("10,000 tasks scroll as 60 do", async ({ page }) => {
   test.setTimeout(600_000);
-  // In turn, and the better of two each: the machine does other things, too.
+  // Alternate, and use the better of two runs each, as the machine may be busy.
   const best = (a, b) => ({ median: Math.min(a.median, b.median), rare: Math.min(a.rare, b.rare), rows: Math.max(a.rows, b.rows) });
   const few = () => frames(page, address("EBBTIDE_UI"), 60);
   const many = () => frames(page, address("EBBTIDE_UI_LARGE"), 10_000);
@@ -35,7 +35,7 @@ test("10,000 tasks scroll as 60 do", async ({ page }) => {
   expect(large.rows).toBeLessThan(100);
   expect(large.median).toBeLessThan(2 * small.median);
   expect(large.rare).toBeLessThan(4 * small.rare);
-  // A filter is there within a few frames, and finds what is far down.
+  // The filter finds rows that are not on the screen.
   await page.getByLabel("Filter").fill("-9999");
   await expect(page.locator("#tasks tbody tr:not(.pad)")).toHaveCount(1);
 });

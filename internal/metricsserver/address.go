@@ -17,19 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Address is where metrics are served. The zero value is nowhere.
+// Address is where metrics are served. The zero value disables serving.
 type Address struct{ network, path string }
 
 const (
 	unixPrefix = "unix:"
 	// maxSocketPath is the longest path of a Unix socket, in bytes (sun_path).
 	maxSocketPath = 107
-	// socketMode lets root and the socket's group scrape. The group is root's, unless the
-	// directory hands its own on (setgid).
+	// socketMode lets root and the socket's group scrape. The group is root's unless the directory
+	// is setgid.
 	socketMode = 0o660
 )
 
-// Parse reads an address; "" is nowhere. Its error says what is allowed, and the value.
+// Parse parses an address; "" disables serving. The error states the allowed values and the value.
 func Parse(text string) (Address, error) {
 	if text == "" {
 		return Address{}, nil
@@ -40,7 +40,7 @@ func Parse(text string) (Address, error) {
 		}
 		return Address{"unix", path}, nil
 	}
-	// A name could come to mean another address.
+	// A name could resolve to another address later.
 	a, err := netip.ParseAddrPort(text)
 	if err != nil || !a.Addr().IsLoopback() || a.Port() == 0 {
 		return Address{}, fmt.Errorf("must be a loopback address with a port, like 127.0.0.1:9464 or [::1]:9464, or unix: with the absolute path of a socket, or empty, got %q", text)
@@ -48,7 +48,7 @@ func Parse(text string) (Address, error) {
 	return Address{"tcp", a.String()}, nil
 }
 
-// String returns the address as it is written in a configuration.
+// String returns the address in the form of the configuration.
 func (a Address) String() string {
 	if a.network == "unix" {
 		return unixPrefix + a.path
@@ -56,11 +56,11 @@ func (a Address) String() string {
 	return a.path
 }
 
-// listen opens the address. A socket that a killed process has left is replaced.
+// listen opens the address. It replaces a socket that a killed process has left.
 func (a Address) listen(ctx context.Context) (net.Listener, error) {
 	var c net.ListenConfig
 	if a.network == "unix" {
-		// Linux gives the file the mode that the socket has when it is bound.
+		// Linux gives the file the mode that the socket has when bound.
 		c.Control = func(_, _ string, conn syscall.RawConn) (err error) {
 			failed := conn.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), socketMode) })
 			return errors.Join(failed, err)
@@ -76,7 +76,7 @@ func (a Address) listen(ctx context.Context) (net.Listener, error) {
 	return l, err
 }
 
-// abandoned reports whether the address is a socket at which no process listens.
+// abandoned reports whether the address is a socket without a listening process.
 func (a Address) abandoned(ctx context.Context) bool {
 	info, err := os.Lstat(a.path)
 	if a.network != "unix" || err != nil || info.Mode().Type() != os.ModeSocket {

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package metricsserver serves a process's Prometheus metrics to its own machine. It cannot
-// harm the process: an address that cannot be opened is logged once and retried, and the
+// Package metricsserver serves a process's Prometheus metrics on the loopback or a Unix socket. It
+// cannot harm the process: an address that cannot be opened is logged once and retried, and the
 // number and duration of connections are bounded.
 package metricsserver
 
@@ -23,12 +23,12 @@ const (
 	maxConnections = 16
 	// readTimeout and writeTimeout bound one request.
 	readTimeout, writeTimeout = 5 * time.Second, 10 * time.Second
-	// idleTimeout exceeds Prometheus' default interval, so that it can reuse its connection.
+	// idleTimeout exceeds Prometheus' default interval, so its connection can be reused.
 	idleTimeout = 2 * time.Minute
-	// firstRetry and lastRetry are the first and the longest delay before an address is
-	// retried. A predecessor that is exiting releases the address within the first retries.
+	// firstRetry and lastRetry are the first and the longest delay before an address is retried. A
+	// predecessor that is exiting releases the address during the first retries.
 	firstRetry, lastRetry = 100 * time.Millisecond, 10 * time.Second
-	// quietRetries is the delay from which on a failure is logged.
+	// quietRetries is the delay from which a failure is logged.
 	quietRetries = time.Second
 )
 
@@ -40,7 +40,7 @@ func Serve(ctx context.Context, a Address, metrics *prometheus.Registry, log hcl
 	log = log.With("metrics_address", a.String())
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{
-		ErrorHandling: promhttp.ContinueOnError, Registry: metrics, // which counts the errors
+		ErrorHandling: promhttp.ContinueOnError, Registry: metrics, // it counts the errors
 	}))
 	warned := false
 	for wait := firstRetry; ctx.Err() == nil; wait = min(2*wait, lastRetry) {
@@ -65,7 +65,7 @@ func serve(ctx context.Context, a Address, handler http.Handler, log hclog.Logge
 	log.Info("metrics are served")
 	server := &http.Server{
 		Handler: handler, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10,
-		ErrorLog: log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}), // of clients
+		ErrorLog: log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}), // errors of clients
 	}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	err = server.Serve(netutil.LimitListener(l, maxConnections))

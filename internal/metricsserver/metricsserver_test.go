@@ -40,7 +40,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// log is what was logged.
+// log records log output.
 type log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -58,7 +58,7 @@ func (l *log) count(text string) int {
 	return strings.Count(l.text.String(), text)
 }
 
-// start serves at an address until the test or stop ends it.
+// start serves at an address until the test ends or stop is called.
 func start(t *testing.T, text string) (logged *log, stop func()) {
 	t.Helper()
 	a, err := Parse(text)
@@ -110,7 +110,7 @@ func eventually(t *testing.T, check func() error) {
 	must.NoError(t, err)
 }
 
-// scraped waits until the address gives metrics.
+// scraped waits until the address serves metrics.
 func scraped(t *testing.T, text string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -122,7 +122,7 @@ func scraped(t *testing.T, text string) {
 	})
 }
 
-// freePort is an unused address.
+// freePort returns an unused address.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -156,11 +156,11 @@ func TestServe(t *testing.T) {
 			must.Eq(t, 0, logged.count("[WARN]"))
 		})
 	}
-	Serve(t.Context(), Address{}, Subsystem("test").NewRegistry().Registry, hclog.NewNullLogger()) // off: it returns
+	Serve(t.Context(), Address{}, Subsystem("test").NewRegistry().Registry, hclog.NewNullLogger()) // disabled: it returns
 }
 
-// Of two processes with one address the second says so once, and takes over when the first
-// has ended: so it is after a plugin's restart, too.
+// Of two processes with the same address the second logs the conflict once, and takes over when the
+// first has ended, as after a restart of a plugin.
 func TestServe_taken(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{"tcp": freePort(t), "unix": unixPrefix + filepath.Join(t.TempDir(), "m.sock")} {
@@ -176,7 +176,7 @@ func TestServe_taken(t *testing.T) {
 				return nil
 			})
 			must.StrContains(t, second.text.String(), text)
-			scraped(t, text) // the first serves on
+			scraped(t, text) // the first still serves
 			must.Eq(t, 0, second.count("metrics are served"))
 			stop()
 			scraped(t, text)
@@ -211,7 +211,7 @@ func TestServe_socket(t *testing.T) {
 	_, err = os.Lstat(path)
 	must.ErrorIs(t, err, os.ErrNotExist)
 
-	// What is no socket stays.
+	// A file that is not a socket is kept.
 	must.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))
 	logged, stop = start(t, unixPrefix+path)
 	eventually(t, func() error {
@@ -226,7 +226,7 @@ func TestServe_socket(t *testing.T) {
 	must.Eq(t, "precious", string(data))
 }
 
-// Clients that say nothing are no more than so many, and are cut off.
+// Connections without requests are bounded in number, and time out.
 func TestServe_silent(t *testing.T) {
 	t.Parallel()
 	text := freePort(t)

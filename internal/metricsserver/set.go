@@ -15,17 +15,17 @@ import (
 // namespace is the prefix of all metric names.
 const namespace = "ebbtide"
 
-// Subsystem is a program, as its metrics' names have it.
+// Subsystem is a program's name in its metrics.
 type Subsystem string
 
-// Registry registers the metrics of a subsystem as it makes them.
+// Registry creates and registers the metrics of a subsystem.
 type Registry struct {
 	*prometheus.Registry
 	subsystem string
 }
 
-// NewRegistry returns a registry with the metrics of every process: its version, the Go
-// runtime and the process itself.
+// NewRegistry returns a registry with the metrics common to all processes: version, Go runtime and
+// process.
 func (s Subsystem) NewRegistry() Registry {
 	r := Registry{prometheus.NewRegistry(), string(s)}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -37,7 +37,7 @@ func (s Subsystem) NewRegistry() Registry {
 	return r
 }
 
-// Desc describes a metric that a collector makes.
+// Desc describes a metric of a collector.
 func (s Subsystem) Desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, string(s), name), help, labels, nil)
 }
@@ -70,13 +70,13 @@ func register[C prometheus.Collector](r Registry, c C) C {
 // Results counts successes and failures.
 type Results struct{ ok, failed prometheus.Counter }
 
-// Results returns counters that have the label result.
+// Results returns counters with the label result.
 func (r Registry) Results(name, help string) Results {
 	c := r.CounterVec(name, help, "result")
 	return Results{c.WithLabelValues("ok"), c.WithLabelValues("failed")}
 }
 
-// Count counts one.
+// Count increments the counter of successes if err is nil, else that of failures.
 func (r Results) Count(err error) {
 	if err != nil {
 		r.failed.Inc()
@@ -85,5 +85,5 @@ func (r Results) Count(err error) {
 	r.ok.Inc()
 }
 
-// Label returns a valid label value.
+// Label makes s a valid label value.
 func Label(s string) string { return strings.ToValidUTF8(s, "�") }

@@ -16,7 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// declared are the functions, methods and types of our packages, such as "plan.Limits" and
+// declared returns the functions, methods and types of our packages, such as "plan.Limits" and
 // "plan.Damper.Next", and the functions of the C library.
 func declared(t *testing.T) map[string]bool {
 	t.Helper()
@@ -94,7 +94,7 @@ func TestArchitecture(t *testing.T) {
 	must.Greater(t, 40, checked)
 }
 
-// withoutBlocks is a page without its blocks of code.
+// withoutBlocks returns a page without its blocks of code.
 func withoutBlocks(text string) string {
 	return indented.ReplaceAllString(fenced.ReplaceAllString(text, ""), "")
 }

@@ -40,7 +40,8 @@ var unrun = map[string]string{
 
 type command struct{ page, line string }
 
-// commands are the lines of code blocks, and the code within sentences, that begin like a command.
+// commands returns the lines of code blocks, and the code within sentences, that begin like a
+// command.
 func commands(t *testing.T) (all []command) {
 	t.Helper()
 	begins := regexp.MustCompile(`^(\$ )?([A-Z_]+=\S+ )*(ebbtide|make|go|` + strings.Join(keys(unrun), "|") + `)( |$)`)

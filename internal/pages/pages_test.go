@@ -58,7 +58,7 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-// read is a file of the repository.
+// read returns a file of the repository.
 func read(t *testing.T, name string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(root, name))
@@ -66,7 +66,7 @@ func read(t *testing.T, name string) string {
 	return string(data)
 }
 
-// pages are all pages, by their path in the repository.
+// pages returns all pages, by their path in the repository.
 func pages(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -91,7 +91,7 @@ var (
 	link     = regexp.MustCompile(`(!?)\[([^\]]*)\]\(([^)\s]+)\)`)
 )
 
-// prose is a page without its code.
+// prose returns a page without its code.
 func prose(text string) string {
 	return codeSpan.ReplaceAllString(indented.ReplaceAllString(fenced.ReplaceAllString(text, ""), ""), "")
 }
@@ -143,7 +143,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// sources are the files with such names, by their path in the repository.
+// sources returns the files with such names, by their path in the repository.
 func sources(t *testing.T, suffixes ...string) []string {
 	t.Helper()
 	var all []string

@@ -19,12 +19,6 @@ import (
 //go:embed phrases.txt
 var phrases string
 
-// unclean are the pages and folders whose wording has not been revised yet. Nothing is to be added,
-// and what is clean is to be removed.
-//
-//go:embed unclean.txt
-var unclean string
-
 type phrase struct {
 	avoid  *regexp.Regexp
 	better string
@@ -71,35 +65,20 @@ func comments(t *testing.T, name string) string {
 
 // Pages and comments avoid the phrases of the list.
 func TestProse(t *testing.T) {
-	excused := make(map[string]bool) // false: without a phrase
-	for _, name := range strings.Fields(unclean) {
-		excused[name] = false
-	}
 	list := avoided(t)
-	check := func(name, where, text string) {
+	check := func(name, text string) {
 		for _, p := range list {
-			hit := p.avoid.FindString(text)
-			if hit == "" {
-				continue
-			}
-			if _, ok := excused[where]; ok {
-				excused[where] = true
-			} else {
+			if hit := p.avoid.FindString(text); hit != "" {
 				t.Errorf("%s: %q: write %s", name, hit, p.better)
 			}
 		}
 	}
 	for _, page := range pages(t) {
-		check(page, page, prose(read(t, page)))
+		check(page, prose(read(t, page)))
 	}
 	for _, name := range sources(t, ".go", ".c", ".h") {
 		if !strings.Contains(path.Dir(name), "testdata") {
-			check(name, path.Dir(name), comments(t, name))
-		}
-	}
-	for name, found := range excused {
-		if !found {
-			t.Logf("%s is clean: remove it from unclean.txt", name)
+			check(name, comments(t, name))
 		}
 	}
 }

@@ -66,7 +66,7 @@ func TestReference(t *testing.T) {
 	must.Eq(t, want, string(text))
 }
 
-// tables are all of them, by name.
+// tables returns all of them, by name.
 func tables(t *testing.T) map[string]string {
 	code := func(s string) string { return "`" + s + "`" }
 	out := make(map[string]string)
@@ -182,7 +182,7 @@ func (b *table) row(t *testing.T, cells ...string) {
 	fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
 }
 
-// history is the header of a task's history.
+// history returns the header of a task's history.
 func history(t *testing.T) string {
 	dir := t.TempDir()
 	w, err := status.NewWriter(dir, "task", status.Options{})
@@ -261,7 +261,7 @@ func comments(t *testing.T, of reflect.Type) map[string]string {
 
 type constant struct{ value, doc string }
 
-// constants are a package's text constants whose names begin with the prefix, as declared.
+// constants returns a package's text constants whose names begin with the prefix, as declared.
 func constants(t *testing.T, dir, prefix string) (out []constant) {
 	for _, file := range parse(t, dir) {
 		ast.Inspect(file, func(n ast.Node) bool {
@@ -309,7 +309,7 @@ func parse(t *testing.T, dir string) (files []*ast.File) {
 	return files
 }
 
-// comment is the comment above or behind a declaration.
+// comment returns the comment above or behind a declaration.
 func comment(above, behind *ast.CommentGroup) string {
 	if above != nil {
 		return strings.TrimSpace(above.Text())

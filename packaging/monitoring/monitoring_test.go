@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package monitoring tests what is published for Prometheus and Grafana against the metrics
-// that there are.
+// Package monitoring tests the configuration for Prometheus and Grafana against the exported
+// metrics.
 package monitoring
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/web"
 )
 
-// registries are those of the three processes, each with an example of everything.
+// registries returns the registries of the three processes, with an example of every metric.
 func registries(t *testing.T) []*prometheus.Registry {
 	t.Helper()
 	d, g := driver.New(), gpu.New()
@@ -41,7 +41,7 @@ func registries(t *testing.T) []*prometheus.Registry {
 	return []*prometheus.Registry{d.Registry, g.Registry, web.NewMetrics().Registry}
 }
 
-// described are the names of all metrics of ours that a registry may export.
+// described returns the names of all of Ebbtide's metrics that a registry may export.
 func described(r *prometheus.Registry) []string {
 	ch := make(chan *prometheus.Desc)
 	go func() { r.Describe(ch); close(ch) }()
@@ -55,7 +55,7 @@ func described(r *prometheus.Registry) []string {
 	return names
 }
 
-// families are all metrics of ours, in the order of the processes.
+// families returns all of Ebbtide's metrics, by process.
 func families(t *testing.T) (all []*dto.MetricFamily) {
 	t.Helper()
 	for _, r := range registries(t) {
@@ -80,7 +80,7 @@ func page(t *testing.T) string {
 	return string(text)
 }
 
-// The page has a row for each metric, as it is exported.
+// The page has a row for each metric, as exported.
 func TestDocs_metrics(t *testing.T) {
 	want := "| metric | type | meaning |\n| --- | --- | --- |\n"
 	for _, f := range families(t) {
@@ -108,7 +108,7 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// Rules and dashboard name metrics that there are, and the dashboard recorded ones.
+// Rules and dashboard use existing metrics, and the dashboard also recorded ones.
 func TestNames(t *testing.T) {
 	known := make(map[string]bool)
 	for _, f := range families(t) {
@@ -136,7 +136,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Each alert has a row in the page, and everything that people need.
+// Each alert is complete and has a row in the page.
 func TestAlerts(t *testing.T) {
 	text := read(t, "alerts.yml")
 	alerts := regexp.MustCompile(`(?m)^ +- alert: (\w+)$`).FindAllStringSubmatch(text, -1)
@@ -152,7 +152,7 @@ func TestAlerts(t *testing.T) {
 	must.StrContains(t, page(t), "\n## Alerts\n")
 }
 
-// board is what is looked at of a dashboard.
+// board is the tested part of a dashboard.
 type board struct {
 	SchemaVersion int
 	Templating    struct{ List []struct{ Name, Type string } }
@@ -168,7 +168,7 @@ type board struct {
 	}
 }
 
-// Grafana shows each panel, at a place of its own, from the data source that is chosen.
+// Grafana can display each panel, at a separate place, from the selected data source.
 func TestDashboard(t *testing.T) {
 	var b board
 	must.NoError(t, json.Unmarshal([]byte(read(t, "dashboard.json")), &b))

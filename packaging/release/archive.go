@@ -80,7 +80,7 @@ func pack(out *tar.Writer, files []file, at time.Time) error {
 	return out.Close()
 }
 
-// sumsFile is in the format of `sha256sum -c`.
+// sumsFile has the format of `sha256sum -c`.
 const sumsFile = "SHA256SUMS"
 
 func checksums(dir string) error {

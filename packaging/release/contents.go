@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// Installation paths. Nomad's packages use the data_dir /opt/nomad/data and set no plugin_dir.
-// The library is for containers, not for the host's programs.
+// Installation paths. Nomad's packages use the data_dir /opt/nomad/data and set no plugin_dir. The
+// library is for containers, not for programs of the host.
 const (
 	pluginDir = "/opt/nomad/plugins"
 	docDir    = "/usr/share/doc/ebbtide"
@@ -27,7 +27,7 @@ type file struct {
 	only      string // packager that includes it; "" for all
 	data      []byte
 	mode      fs.FileMode
-	config    bool // upgrades keep an administrator's changes
+	config    bool // changes by an administrator survive upgrades
 }
 
 func (r *release) contents(arch string) ([]file, error) {
@@ -86,7 +86,7 @@ func (r *release) contents(arch string) ([]file, error) {
 				return err
 			}
 			if entry.IsDir() {
-				if rel == filepath.Join("docs", "results") { // our own measurements
+				if rel == filepath.Join("docs", "results") { // Ebbtide's measurements
 					return fs.SkipDir
 				}
 				return nil

@@ -84,8 +84,8 @@ func (l *layout) addJSON(mediaType string, v any) (descriptor, error) {
 	return l.add(mediaType, data), err
 }
 
-// imageContents returns the static program and the terms. Nomad's CA certificates are given to
-// the program by option.
+// imageContents returns the static program and the terms. Nomad's CA certificates are an option of
+// the program.
 func (r *release) imageContents(arch string) ([]file, error) {
 	program, err := os.ReadFile(r.binary(arch, "ebbtide"))
 	if err != nil {
@@ -107,8 +107,7 @@ func (r *release) imageContents(arch string) ([]file, error) {
 	}, nil
 }
 
-// image writes a multi-architecture image of the CLI as an archive for skopeo, podman and
-// Docker.
+// image writes a multi-architecture image of the CLI as an archive for skopeo, podman and Docker.
 func (r *release) image(arches []string, contents func(arch string) ([]file, error)) error {
 	l := layout{make(map[string][]byte)}
 	platforms := index{2, typeIndex, nil}
@@ -137,7 +136,7 @@ func (r *release) image(arches []string, contents func(arch string) ([]file, err
 			return fmt.Errorf("reading the image's files: %w", err)
 		}
 		config := imageConfig{platform: platform{arch, "linux"}, Created: r.time}
-		config.Config.User = "65534:65534" // nobody
+		config.Config.User = "65534:65534" // unprivileged
 		config.Config.Env = []string{"PATH=/usr/bin"}
 		config.Config.Entrypoint = []string{"/usr/bin/ebbtide"}
 		config.Config.Labels = about

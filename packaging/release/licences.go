@@ -21,8 +21,8 @@ import (
 
 var programs = []string{"ebbtide", "ebbtide-driver", "ebbtide-gpu"}
 
-// modules returns the modules linked into programs, from their build information, without
-// Ebbtide; replaced modules appear as their replacement.
+// modules returns the modules linked into programs, from their build information, without Ebbtide.
+// A replaced module is listed as its replacement.
 func (r *release) modules(arch string, programs ...string) (mods []*debug.Module, goVersion string, err error) {
 	for _, name := range programs {
 		info, err := buildinfo.ReadFile(r.binary(arch, name))
@@ -42,11 +42,10 @@ func (r *release) modules(arch string, programs ...string) (mods []*debug.Module
 	return mods, goVersion, nil
 }
 
-// termsName matches files with terms, or with notices that terms require to be passed on.
+// termsName matches files with licence terms, or with notices that the terms require.
 var termsName = regexp.MustCompile(`(?i)^(un)?(licen[cs]e|copying|copyright|notice|patents)`)
 
-// licences returns the terms of everything linked into programs, most of which must accompany
-// binaries.
+// licences returns the terms of everything linked into programs; most must accompany binaries.
 func (r *release) licences(arch string, programs ...string) ([]byte, error) {
 	mods, goVersion, err := r.modules(arch, programs...)
 	if err != nil {

@@ -4,8 +4,8 @@
 // Command release builds a version's artefacts from the binaries of `make release`: archives,
 // Debian and RPM packages, an image, SBOMs, notes and checksums. Start with main.go.
 //
-// Builds are reproducible: times are SOURCE_DATE_EPOCH, lists are sorted, and files contain
-// nothing of the machine or directory.
+// Builds are reproducible: times are SOURCE_DATE_EPOCH, lists are sorted, and files do not depend
+// on the machine or directory.
 package main
 
 import (
@@ -23,11 +23,11 @@ import (
 
 type release struct {
 	version string
-	time    time.Time // of the commit
-	root    string    // of the repository
-	work    string    // has a directory of binaries per architecture
+	time    time.Time // time of the commit
+	root    string    // root of the repository
+	work    string    // binaries, in a directory per architecture
 	out     string
-	nfpm    string // path of nfpm
+	nfpm    string
 }
 
 func main() {
@@ -58,7 +58,7 @@ func (r *release) run(arches []string) error {
 	if err != nil {
 		return err
 	}
-	// Leftovers of another version must not be in the checksums.
+	// The checksums must not include another version's files.
 	if err := errors.Join(os.RemoveAll(r.out), os.MkdirAll(r.out, 0o755)); err != nil {
 		return fmt.Errorf("emptying the output directory: %w", err)
 	}

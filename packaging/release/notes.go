@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// notes returns the changelog section of a version ("## 1.2.3 - 2026-12-01", or with brackets).
-// A pre-release such as 1.2.3-rc.1 without its own section uses Unreleased.
+// notes returns the changelog section of a version ("## 1.2.3 - 2026-12-01", or with brackets). A
+// pre-release such as 1.2.3-rc.1 without its own section uses Unreleased.
 func notes(changes, version string) (string, error) {
 	sections := make(map[string]string)
 	var name string

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// recipe is the used part of nfpm's configuration, written as JSON, which is valid YAML.
+// recipe is the subset of nfpm's configuration in use, written as JSON, which is valid YAML.
 type recipe struct {
 	Name            string              `json:"name"`
 	Arch            string              `json:"arch"`
@@ -77,8 +77,8 @@ func (r *release) packages(arch string, files []file) error {
 		Maintainer:  "Ebbtide authors <authors@ebbtide.invalid>", // no mail address exists
 		Description: description,
 		Homepage:    "https://github.com/ebbtide/ebbtide",
-		License:     "MPL-2.0 AND BUSL-1.1", // of Nomad's drivers in the plugins
-		// Names are literal.
+		License:     "MPL-2.0 AND BUSL-1.1", // BUSL: Nomad's drivers in the plugins
+		// File names are literal.
 		DisableGlobbing: true,
 		MTime:           r.time,
 		Scripts: map[string]string{
@@ -150,7 +150,7 @@ func (r *release) info(mode uint32) *fileInfo {
 	return &fileInfo{Mode: mode, Owner: "root", Group: "root", MTime: r.time}
 }
 
-// libc returns the oldest glibc version that the plugins run with.
+// libc returns the oldest glibc version that supports the plugins.
 func (r *release) libc(arch string) (string, error) {
 	oldest := []int{2, 17}
 	for _, name := range []string{"ebbtide-driver", "ebbtide-gpu"} {

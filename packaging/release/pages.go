@@ -30,7 +30,7 @@ func manual(p cli.Page, all []cli.Page, version string, at time.Time) []byte {
 		if len(lines) == 0 {
 			return
 		}
-		// Unformatted: lines are short, and tables stay aligned.
+		// Unformatted, so tables stay aligned; lines are short.
 		fmt.Fprintf(&out, ".SH %s\n.nf\n", roff(strings.ToUpper(name)))
 		for _, line := range lines {
 			fmt.Fprintln(&out, roff(strings.TrimPrefix(line, "  ")))
@@ -74,7 +74,7 @@ func pageName(p cli.Page) string {
 	return strings.ReplaceAll(strings.TrimSpace("ebbtide "+p.Name), " ", "-")
 }
 
-// roff escapes text for the formatter.
+// roff escapes text for roff.
 func roff(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "→", `\(->`, "≥", `\(>=`, "…", "...").Replace(s)
 	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
@@ -83,7 +83,7 @@ func roff(s string) string {
 	return s
 }
 
-// compress is gzip without name and time.
+// compress compresses with gzip, without name and time.
 func compress(data []byte) ([]byte, error) {
 	var out bytes.Buffer
 	zip, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
@@ -137,7 +137,7 @@ type option struct {
 	words []string
 }
 
-// kind is what completes the flag's value: "file", "dir", "words" or "".
+// kind returns the kind of completion of the flag's value: "file", "dir", "words" or "".
 func (f option) kind() string {
 	switch {
 	case len(f.words) > 0:
@@ -172,7 +172,7 @@ func describe(pages []cli.Page) []command {
 				c.flags[len(c.flags)-1].about += " " + m[1]
 			}
 		}
-		for i := range c.flags { // the first sentence is enough
+		for i := range c.flags { // keep the first sentence
 			about, _, _ := strings.Cut(c.flags[i].about, ". ")
 			about, _, _ = strings.Cut(about, "; ")
 			c.flags[i].about = strings.TrimSuffix(about, ".")

@@ -79,7 +79,7 @@ func TestChecksums(t *testing.T) {
 	dir := t.TempDir()
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "b"), []byte("B"), 0o644))
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "a"), []byte("A"), 0o644))
-	for range 2 { // without its own file
+	for range 2 { // no new version of the file
 		must.NoError(t, checksums(dir))
 	}
 	data, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
@@ -87,7 +87,7 @@ func TestChecksums(t *testing.T) {
 	must.Eq(t, fmt.Sprintf("%x  a\n%x  b\n", sha256.Sum256([]byte("A")), sha256.Sum256([]byte("B"))), string(data))
 }
 
-// Placeholder binaries; every other file must be present once.
+// With placeholder binaries, every file is present once.
 func TestContents(t *testing.T) {
 	r := release{root: filepath.Join("..", ".."), work: t.TempDir()}
 	_, err := r.contents("amd64")
@@ -130,7 +130,7 @@ func TestContents(t *testing.T) {
 	must.Eq(t, want, cfg)
 }
 
-// Completion knows exactly the commands' options.
+// Completion covers exactly the commands' options.
 func TestDescribe(t *testing.T) {
 	for _, c := range describe(cli.Pages()) {
 		if c.name == "" {
@@ -153,7 +153,7 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// shell runs a script, and fails without the shell.
+// shell runs a script. The test is skipped without the shell.
 func shell(t *testing.T, script string, argv ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath(argv[0]); err != nil {
@@ -235,8 +235,8 @@ func TestManual(t *testing.T) {
 		out, err := cmd.Output()
 		must.NoError(t, err, must.Sprint(warnings.String()))
 		must.Eq(t, "", warnings.String(), must.Sprint(p.Name))
-		// The page keeps all of the help.
-		plain := regexp.MustCompile(`.\x08`).ReplaceAllString(string(out), "") // of bold type
+		// The page contains all of the help.
+		plain := regexp.MustCompile(`.\x08`).ReplaceAllString(string(out), "") // remove bold type
 		page := strings.Join(strings.Fields(plain), " ")
 		for line := range strings.Lines(p.Help) {
 			line = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(line), "Usage: "), ":")
@@ -251,7 +251,7 @@ func TestManual(t *testing.T) {
 	}
 }
 
-// goProgram is a Go binary: this test.
+// goProgram returns a Go binary: this test.
 func goProgram(t *testing.T) []byte {
 	t.Helper()
 	self, err := os.Executable()

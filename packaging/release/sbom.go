@@ -56,8 +56,7 @@ type dependency struct {
 	Deps []string `json:"dependsOn,omitempty"`
 }
 
-// sbom writes what the programs contain, from their build information, as go.mod lists more
-// than is linked.
+// sbom lists what is linked into the programs, from their build information; go.mod lists more.
 func (r *release) sbom(arch string) error {
 	const self = "github.com/ebbtide/ebbtide"
 	main := component{Ref: "ebbtide", Type: "application", Name: "ebbtide", Version: r.version,
@@ -114,13 +113,13 @@ func sum256(data []byte) hash {
 	return hash{"SHA-256", hex.EncodeToString(sum[:])}
 }
 
-// stdlib has the name that scanners expect.
+// stdlib uses the name that scanners expect.
 func stdlib(goVersion string) component {
 	p := "pkg:golang/stdlib@" + strings.TrimPrefix(goVersion, "go")
 	return component{Ref: p, Type: "library", Name: "stdlib", Version: goVersion, PURL: p}
 }
 
-// module's checksum is a property because go.sum's hash is not that of a file.
+// module's checksum is a property, because go.sum's hash is not that of a file.
 func module(m *debug.Module) component {
 	p := purl(m.Path, m.Version, "")
 	c := component{Ref: p, Type: "library", Name: m.Path, Version: m.Version, PURL: p}
@@ -130,7 +129,7 @@ func module(m *debug.Module) component {
 	return c
 }
 
-// purl is a package URL.
+// purl returns a package URL.
 func purl(name, version, arch string) string {
 	segments := strings.Split(strings.ToLower(name), "/")
 	for i, s := range segments {

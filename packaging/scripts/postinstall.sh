@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs after an installation or an upgrade. It does not restart Nomad: the administrator
-# decides when. Arguments: "configure" and the previous version (Debian), or the number of
-# installed versions (RPM).
+# Runs after an installation or an upgrade. It leaves restarting Nomad to the administrator.
+# Arguments: "configure" and the previous version (Debian), or the number of installed
+# versions (RPM).
 set -e
 
 if [ -d /run/systemd/system ]; then

@@ -1,5 +1,5 @@
 #!/bin/sh
-# After the package is removed. Debian gives "purge" when its configuration is to go as well.
+# Runs after removal of the package. Debian passes "purge" to remove its configuration, too.
 set -e
 
 case "$1" in
@@ -9,8 +9,8 @@ remove | 0)
 	fi
 	;;
 purge)
-	# What `ebbtide setup` has written and nobody has changed: the first line has a checksum
-	# of what comes after the second.
+	# Remove the file of `ebbtide setup` if it is unchanged: the first line has a checksum of
+	# the lines after the second.
 	file=/etc/nomad.d/ebbtide.hcl
 	if [ -f "$file" ] && head -n 1 "$file" | grep -q '^# Written by "ebbtide setup"'; then
 		sum=$(tail -n +3 "$file" | sha256sum | cut -c 1-12)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Before the package is removed, not before an upgrade. Debian gives "remove", RPM 0.
+# Runs before removal of the package. It ignores upgrades: for removal Debian passes "remove",
+# RPM 0.
 set -e
 
 case "$1" in

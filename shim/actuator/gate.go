@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package actuator limits the moves that policies start: in flight, per minute, per node and
-// per job.
+// Package actuator limits the moves that policies start: concurrent moves, and moves per minute,
+// node and job.
 package actuator
 
 import (
@@ -20,14 +20,14 @@ type Gate struct {
 
 	started  []time.Time // starts within the last minute, in order
 	inFlight int
-	byNode   map[string]int // moves in flight by node
+	byNode   map[string]int // concurrent moves by node
 	jobs     map[cluster.JobKey]*history
 }
 
-// history is what the Gate knows of a job's moves.
+// history is a job's moves.
 type history struct {
 	moving   bool
-	last     time.Time // end of the last one
+	last     time.Time // end of the last move
 	failures int       // consecutive
 }
 
@@ -38,7 +38,7 @@ func NewGate(limits config.Limits) *Gate {
 // SetLimits replaces the limits for moves yet to start.
 func (g *Gate) SetLimits(limits config.Limits) { g.limits = limits }
 
-// Restore sets the history left by an earlier leader: when the job's last move ended, and its
+// Restore sets a job's history from an earlier leader: the end of its last move, and its
 // consecutive failures.
 func (g *Gate) Restore(job cluster.JobKey, last time.Time, failures int) {
 	g.jobs[job] = &history{last: last, failures: failures}
@@ -54,7 +54,7 @@ func (g *Gate) Forget(job cluster.JobKey) {
 // maxFailures bounds the doubling of the back-off.
 const maxFailures = 10
 
-// Blocked says why a move may not start now, "" if it may. The longer of the job's cooldown and
+// Blocked returns why a move may not start now, "" if it may. The longer of the job's cooldown and
 // the configured one applies.
 func (g *Gate) Blocked(now time.Time, job cluster.JobKey, cooldown time.Duration, from, to string) string {
 	if p := g.jobs[job]; p != nil {
@@ -99,7 +99,7 @@ const (
 	Moved Outcome = iota
 	Failed
 	Refused     // nothing was changed; the job backs off, the limits are not charged
-	Unplaceable // nothing was changed; another node is tried at once
+	Unplaceable // nothing was changed; another node is tried immediately
 )
 
 // Begin records the start of a move. The caller must call end once.
@@ -134,7 +134,7 @@ func (g *Gate) Begin(now time.Time, job cluster.JobKey, from, to string) (end fu
 	}
 }
 
-// Failures returns a job's consecutive failures and when its last move ended.
+// Failures returns the number of a job's consecutive failures and the end of its last move.
 func (g *Gate) Failures(job cluster.JobKey) (failures int, last time.Time) {
 	if p := g.jobs[job]; p != nil {
 		return p.failures, p.last

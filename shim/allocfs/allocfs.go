@@ -18,7 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 )
 
-// URL is the path of a request (cat, stat, ls, stream) for a file of an allocation.
+// URL returns the path of a request (cat, stat, ls, stream) for a file of an allocation.
 func URL(request, alloc, file string, params url.Values) string {
 	all := url.Values{"path": {file}}
 	for name, values := range params {
@@ -27,8 +27,8 @@ func URL(request, alloc, file string, params url.Values) string {
 	return "/v1/client/fs/" + request + "/" + alloc + "?" + all.Encode()
 }
 
-// Read reads a file of at most limit bytes. The error is fs.ErrNotExist if there is none, wraps
-// private.ErrTooLarge, or is Nomad's.
+// Read reads a file of at most limit bytes. The error is fs.ErrNotExist, wraps private.ErrTooLarge,
+// or is Nomad's.
 func Read(ctx context.Context, client *api.Client, request, namespace, alloc, file string, params url.Values, limit int) ([]byte, error) {
 	body, err := client.Raw().Response(URL(request, alloc, file, params), (&api.QueryOptions{Namespace: namespace}).WithContext(ctx))
 	switch {
@@ -48,6 +48,6 @@ func Read(ctx context.Context, client *api.Client, request, namespace, alloc, fi
 	return data, nil
 }
 
-// Missing reports whether an error's text, as Nomad sends no distinct status, means that the
-// file does not exist.
+// Missing reports whether an error's text means that the file does not exist, since Nomad has no
+// distinct status for it.
 func Missing(text string) bool { return strings.Contains(text, "no such file or directory") }

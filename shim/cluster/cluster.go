@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package cluster models a Nomad cluster: nodes, jobs and non-terminal allocations, from a
-// listing and the events since. The state may lag, so callers re-read what they are about to
-// change. Objects hold only what decisions need: 100,000 allocations fit into some tens of MB.
+// Package cluster models a Nomad cluster: nodes, jobs and non-terminal allocations, from a listing
+// and subsequent events. The state may lag, so callers re-read objects before changing them.
+// Objects hold only what decisions need: 100,000 allocations take some tens of MB.
 package cluster
 
 import (
@@ -22,13 +22,13 @@ type Node struct {
 	ID, Name, Datacenter, Pool, Class string
 	// Schedulable means ready, eligible and not draining.
 	Schedulable bool
-	// Drivers are the healthy ones. The map is shared between nodes and must not be changed.
+	// Drivers are the healthy drivers. The map is shared between nodes and must not be changed.
 	Drivers map[string]bool
 	// PoolCores is Ebbtide's elastic pool, in cores; 0 without Ebbtide. Engine is "docker" or
 	// "exec".
 	PoolCores float64
 	Engine    string
-	// Capacity is what allocations may use in total; Used, kept by State, is what they use.
+	// Capacity is the total for allocations; Used, maintained by State, is their use.
 	Capacity, Used Resources
 	Index          uint64 // ModifyIndex
 }
@@ -54,11 +54,11 @@ type Job struct {
 	Key         JobKey
 	Type        string
 	Stopped     bool
-	Dead        bool          // nothing of it ran or was to run when it was read
+	Dead        bool          // nothing was running or pending when the job was read
 	Template    bool          // periodic or parameterized
-	Child       bool          // created from a template; cannot be registered
-	Migrates    []string      // policies allowed by its meta to move it
-	Cooldown    time.Duration // least time between two moves, from its meta
+	Child       bool          // created from a template; must not be registered
+	Migrates    []string      // policies that the job's meta allows to move it
+	Cooldown    time.Duration // minimum time between two moves, from the job's meta
 	Datacenters []string      // patterns
 	Pool        string
 	Groups      map[string]Group
@@ -66,7 +66,7 @@ type Job struct {
 	Index       uint64    // ModifyIndex
 }
 
-// Bound returns the group that is bound for a move, "" if there is none or the job is stopped.
+// Bound returns the group bound for a move, "" if there is none or the job is stopped.
 func (j *Job) Bound() string {
 	for name, g := range j.Groups {
 		if g.Bound && !j.Stopped {
@@ -84,20 +84,20 @@ type Group struct {
 	Held bool
 	// Bound means that the group is bound for a move (Mark).
 	Bound bool
-	// Tasks are names; Drivers are what a node must have. Engine is that of tasks whose driver
-	// is "ebbtide": "docker" if they name an image; "" if there are none.
+	// Tasks are names; Drivers are required of a node. Engine is that of tasks with driver
+	// "ebbtide": "docker" if they name an image; "" if there are none.
 	Tasks, Drivers []string
 	Engine         string
-	// Requested is per allocation, without reserved cores.
+	// Requested is per allocation, without `cores`.
 	Requested Resources
 }
 
-// Hold is the attribute of the constraint that holds a job for placement by the shim. No node
-// has it unless an operator sets it to release held jobs there.
+// Hold is the attribute of the constraint that holds a job for placement by the shim. Nodes do not
+// have it unless an operator sets it to release held jobs there.
 const Hold = "${meta.ebbtide_hold}"
 
-// A group bound for a move has a constraint on BoundBy whose value contains Mark and the move's
-// ID (package move).
+// A group bound for a move has a constraint on BoundBy with a value that contains Mark and the
+// move's ID (package move).
 const (
 	BoundBy = "${node.unique.id}"
 	Mark    = "ebbtide-move:"
@@ -113,12 +113,12 @@ type Alloc struct {
 	ID        string
 	Job       JobKey
 	Group     string
-	Task      string // the one that requested a move, "" if none
+	Task      string // the task that requested a move, "" if none
 	Node      string
 	Running   bool
-	Stopping  bool // Nomad wants it to stop
+	Stopping  bool // Nomad wants to stop it
 	Allocated Resources
-	// Started is the first task's start, zero before.
+	// Started is the first task's start; zero if not started.
 	Started time.Time
 	// MoveRequested is the time of the last request, zero if none.
 	MoveRequested time.Time
@@ -133,13 +133,13 @@ type Run struct {
 	At                time.Time
 }
 
-// Bounds of the runs kept: groups, and bytes per text.
+// Bounds of the stored runs: groups, and bytes per text.
 const (
 	maxRuns    = 10_000
 	maxRunText = 256
 )
 
-// runKey identifies a group; the job's ID is without a dispatch's suffix.
+// runKey identifies a group; the job's ID has no dispatch suffix.
 type runKey struct {
 	job   JobKey
 	group string
@@ -154,8 +154,8 @@ type State struct {
 	Nodes  map[string]*Node
 	Jobs   map[JobKey]*Job
 	Allocs map[string]*Alloc
-	// Completed are jobs with an allocation that has completed since the caller last cleared
-	// it.
+	// Completed are jobs with an allocation that has completed since the caller last cleared the
+	// map.
 	Completed map[JobKey]bool
 
 	on      map[string]map[string]*Alloc // by node, then by ID
@@ -175,13 +175,13 @@ func New() *State {
 func newRuns() *lru.LRU[runKey, map[string]Run] {
 	runs, err := lru.NewLRU[runKey, map[string]Run](maxRuns, nil)
 	if err != nil {
-		panic(err) // only for a size that is not positive
+		panic(err) // only for a size ≤ 0
 	}
 	return runs
 }
 
-// Runs returns the last completed run of each task of the allocation's group. Runs outlast the
-// listings in which Nomad still has their allocations.
+// Runs returns the last completed run of each task of the allocation's group. Runs are kept after
+// Nomad has removed their allocations.
 func (s *State) Runs(a *Alloc) map[string]Run {
 	runs, _ := s.runs.Get(newRunKey(a.Job, a.Group))
 	return runs
@@ -204,10 +204,10 @@ func (s *State) NodeIDs() []string { return slices.Sorted(maps.Keys(s.Nodes)) }
 // On returns a node's allocations by ID. The map must not be changed.
 func (s *State) On(node string) map[string]*Alloc { return s.on[node] }
 
-// Free is what the node has left for allocations.
+// Free returns the node's resources not used by allocations.
 func (s *State) Free(node *Node) Resources { return node.Capacity.Minus(node.Used) }
 
-// Indexes are a listing's Raft indexes: it contains all events up to them.
+// Indexes are a listing's Raft indexes: it includes all events up to them.
 type Indexes struct{ Nodes, Jobs, Allocs uint64 }
 
 // Listing is everything listed, without terminal allocations.
@@ -219,8 +219,8 @@ type Listing struct {
 	Runs   []Run
 }
 
-// Replace takes over the other State, which must not be used afterwards, and keeps the runs
-// missing in it.
+// Replace replaces the state with other, which must not be used afterwards. It keeps runs that
+// other lacks.
 func (s *State) Replace(other *State) {
 	runs := s.runs
 	for _, tasks := range other.runs.Values() {
@@ -232,8 +232,8 @@ func (s *State) Replace(other *State) {
 	s.runs = runs
 }
 
-// FromListing returns a State that ignores events contained in the listing: the stream starts
-// with old ones, and a terminal allocation must not come back.
+// FromListing returns a State that ignores events included in the listing: the stream starts with
+// old ones, and a terminal allocation must not reappear.
 func FromListing(l Listing) *State {
 	s := New()
 	s.listed = l.Indexes
@@ -294,5 +294,5 @@ func (s *State) dropAlloc(id string) {
 	}
 }
 
-// Topics are the event topics that Apply needs.
+// Topics returns the event topics that Apply needs.
 func Topics() []api.Topic { return []api.Topic{api.TopicNode, api.TopicJob, api.TopicAllocation} }

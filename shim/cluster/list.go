@@ -19,23 +19,22 @@ const metaPrefix = "ebbtide_"
 
 const maxParallel = 16
 
-// pageSize bounds a page to some MB. Each page is reduced before the next is requested, so
-// neither Nomad nor the shim holds the whole list.
+// pageSize bounds a page to some MB. Each page is reduced before the next is requested, so neither
+// Nomad nor the shim holds the whole list.
 //
-// Jobs are listed unpaged: Nomad 1.11 iterates in another order than its page tokens if one
-// namespace is a prefix of another plus "-", so pages may overlap. Without groups jobs are
-// small.
+// Jobs are listed unpaged: Nomad 1.11 iterates in an order that differs from its page tokens if one
+// namespace is a prefix of another plus "-", so pages may overlap. Without groups jobs are small.
 const (
 	pageSize = 2000
 	unpaged  = 0
 )
 
-// List lists a cluster. Only jobs with a meta key of Ebbtide's are read in full: the list has
-// no groups, and a request for each job would take minutes.
+// List lists a cluster. Only jobs with a meta key of Ebbtide's are read in full: the list has no
+// groups, and a request for each job would take minutes.
 //
-// The indexes are those of the first pages; later changes arrive as events of the stream, which
-// must already be open. An object of a later page may be newer than some events, which its
-// index shows; if it is already gone, an event may bring it back until the one for its end.
+// The indexes are those of the first pages; the stream, which must already be open, reports later
+// changes as events. An object of a later page may be newer than some events, which its index
+// shows; if it has already been removed, an event may restore it until the event of its removal.
 func List(ctx context.Context, client *api.Client) (l Listing, err error) {
 	l.Indexes.Nodes, err = list(ctx, client, "/v1/nodes?resources=true", pageSize, func(w WireNode) { l.Nodes = append(l.Nodes, w.node()) })
 	if err != nil {

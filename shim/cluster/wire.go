@@ -19,8 +19,8 @@ import (
 	"github.com/ebbtide/ebbtide/shim/stream"
 )
 
-// The types below are the needed parts of Nomad's objects. Decoding the API's own types takes
-// several times as long.
+// The types below are the required parts of Nomad's objects. Decoding the API's types takes several
+// times as long.
 
 type WireNode struct {
 	ID, Name, Datacenter, NodePool, NodeClass string
@@ -44,7 +44,7 @@ type WireNode struct {
 }
 
 // DriverAttribute returns an attribute of Ebbtide's driver, which runs under its own name or
-// replaces Nomad's docker driver; "" if there is none.
+// replaces Nomad's docker driver; "" if not found.
 func DriverAttribute(attributes map[string]string, name string) string {
 	return cmp.Or(attributes["driver.ebbtide."+name], attributes["driver.docker.ebbtide."+name])
 }
@@ -112,7 +112,7 @@ type WireTask struct {
 	Resources    struct{ CPU, MemoryMB int64 }
 }
 
-// ours reports whether the task may run under Ebbtide; for "docker" only the node can tell.
+// ours reports whether the task may run under Ebbtide; for "docker" it depends on the node.
 func (t WireTask) ours() bool {
 	return t.Lifecycle == nil && (t.Driver == "ebbtide" || t.Driver == "docker")
 }
@@ -124,7 +124,7 @@ func (w WireJob) job() *Job {
 		Template: !w.Dispatched && w.ParentID == "" && (w.Periodic != nil || w.ParameterizedJob != nil),
 		Groups:   make(map[string]Group, len(w.TaskGroups)), Submitted: time.Unix(0, w.SubmitTime), Index: w.ModifyIndex,
 	}
-	// The driver has rejected invalid values.
+	// The driver rejects invalid values.
 	j.Migrates, _ = optin.Policies(w.Meta[optin.Migrate])
 	j.Cooldown, _ = optin.ReadCooldown(w.Meta[optin.Cooldown])
 	for _, g := range w.TaskGroups {
@@ -180,7 +180,7 @@ func (w WireAlloc) terminal() bool {
 	return false
 }
 
-// runs returns the completed runs that the driver has recorded in task events.
+// runs returns the completed runs recorded by the driver in task events.
 func (w WireAlloc) runs() []Run {
 	var all []Run
 	for task, t := range w.TaskStates {

@@ -14,10 +14,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Over returns n with its empty fields taken from under.
+// Over returns n with its empty fields set from under.
 func (n Nomad) Over(under Nomad) Nomad {
 	if n.Token != "" {
-		under.TokenFile = "" // n's token wins
+		under.TokenFile = "" // n's token takes precedence
 	}
 	n.Address = cmp.Or(n.Address, under.Address)
 	n.Region = cmp.Or(n.Region, under.Region)
@@ -30,7 +30,7 @@ func (n Nomad) Over(under Nomad) Nomad {
 	return n
 }
 
-// Client returns a client for the cluster. Empty fields are taken from the environment.
+// Client returns a client of the cluster. Empty fields default to the environment.
 func (n Nomad) Client() (*api.Client, error) {
 	c := api.DefaultConfig()
 	set := func(into *string, value string) {
@@ -56,7 +56,7 @@ func (n Nomad) Client() (*api.Client, error) {
 			return nil, err
 		}
 		if n.TokenFile != "" {
-			c.SecretID = "" // set by NOMAD_TOKEN
+			c.SecretID = "" // from NOMAD_TOKEN
 		}
 		c.HttpClient = &http.Client{Transport: creds}
 	}

@@ -37,12 +37,12 @@ type Config struct {
 	Migration  Migration
 	Rebalance  Rebalance
 	Limits     Limits
-	// Windows are the times in which moves may start; none means always.
+	// Windows are the times when moves may start; none means always.
 	Windows []Window
 }
 
-// Nomad is the connection to the cluster. Empty fields are taken from the environment, as by
-// Nomad's own CLI (NOMAD_ADDR etc.).
+// Nomad is the connection to the cluster. Empty fields default to the environment, as in Nomad's
+// CLI (NOMAD_ADDR etc.).
 type Nomad struct {
 	Address       string
 	Region        string
@@ -57,13 +57,13 @@ type Nomad struct {
 // Leader configures leader election.
 type Leader struct {
 	Namespace string
-	Path      string // of the variable; the shim's memory is beneath it
+	Path      string // of the variable; the shim's other variables are below it
 	TTL       time.Duration
-	Delay     time.Duration // after a lost lock, before another process may take it
+	Delay     time.Duration // after a lost lock, before another process may acquire it
 }
 
 type Web struct {
-	Address string // host:port; "" for none
+	Address string // host:port; "" disables serving
 }
 
 // Relocation configures moves of tasks that would finish sooner on another node.
@@ -78,12 +78,12 @@ type Relocation struct {
 type Placement struct {
 	Enabled       bool
 	CapacityAware bool
-	// Window is the age up to which a task that has reported may be re-placed, as little work
-	// is lost.
+	// Window is the age up to which a task that has reported may be moved, while little work would
+	// be lost.
 	Window time.Duration
 	// Margin is the fraction by which another node must be better.
 	Margin float64
-	// HoldTimeout is when a held job is left to Nomad's scheduler.
+	// HoldTimeout is the time after which a held job is left to Nomad's scheduler.
 	HoldTimeout time.Duration
 }
 
@@ -104,14 +104,14 @@ type Limits struct {
 	MovesPerMinute int
 	InFlight       int // concurrent moves
 	PerNode        int // concurrent moves from or to one node
-	// Cooldown is the least time between two moves of a job.
+	// Cooldown is the minimum time between two moves of a job.
 	Cooldown time.Duration
 	// Backoff is the wait after a failed move; it doubles with each consecutive failure.
 	Backoff time.Duration
 }
 
-// Default is the configuration without a file. The papers' policies are off: with fair finish
-// on the nodes they delay jobs (docs/evaluation.md).
+// Default returns the configuration without a file. The papers' policies are disabled: with fair
+// finish on the nodes they delay jobs (docs/evaluation.md).
 func Default() Config {
 	return Config{
 		Interval:   10 * time.Second,
@@ -231,7 +231,7 @@ func set[T any](into *T, value *T) {
 
 func (f file) merge(c *Config) error {
 	var errs []error
-	// An invalid duration keeps its default, so that Validate does not report it again.
+	// An invalid duration keeps its default, so Validate does not report it again.
 	duration := func(name string, into *time.Duration, value *string) {
 		if value == nil {
 			return
@@ -309,7 +309,7 @@ func (f file) merge(c *Config) error {
 	return errors.Join(errs...)
 }
 
-// LogLevels are the values of `log_level`.
+// LogLevels returns the values of `log_level`.
 func LogLevels() []string { return []string{"trace", "debug", "info", "warn", "error"} }
 
 // Validate returns all problems, joined.

@@ -17,15 +17,15 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// credentials is a transport that re-reads its token and certificate files when they change,
-// and keeps the last good ones if they cannot be read.
+// credentials is a transport that re-reads its token and certificate files when they change, and
+// keeps the last valid ones if they cannot be read.
 type credentials struct {
 	tokenFile string
 	tls       *api.TLSConfig
 	socket    string // path; "" to use the request's address
 
 	mu    sync.Mutex
-	seen  string // the files' names, times and sizes at the last read
+	seen  string // names, times and sizes of the files at the last read
 	made  *http.Transport
 	token string
 }
@@ -70,7 +70,7 @@ func (c *credentials) read() error {
 		}
 		token = strings.TrimSpace(string(data))
 	}
-	// As Nomad's client configures it.
+	// Like Nomad's client.
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.ForceAttemptHTTP2, t.TLSClientConfig, t.MaxIdleConnsPerHost = false, &tls.Config{MinVersion: tls.VersionTLS12}, 16
 	if c.socket != "" {

@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// UI says where the web page is served (package webui).
+// UI configures the web page (package webui).
 type UI struct {
-	Address           string // host:port; "" = nowhere
-	CertFile, KeyFile string // TLS; required unless Address is a loopback one
+	Address           string // host:port; "" disables serving
+	CertFile, KeyFile string // TLS; required unless Address is a loopback address
 }
 
-// Validate reports everything that is wrong. Its errors name options by what they are called
-// where they are set.
+// Validate reports all errors. They name options by the given names, which depend on where the
+// options are set.
 func (u UI) Validate(address, cert, key string) error {
 	var errs []error
 	host, port, err := net.SplitHostPort(u.Address)
@@ -35,7 +35,7 @@ func (u UI) Validate(address, cert, key string) error {
 	return errors.Join(errs...)
 }
 
-// Loopback says whether a host is this machine, to itself.
+// Loopback reports whether a host is a loopback name or address.
 func Loopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true

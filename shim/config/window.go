@@ -10,10 +10,10 @@ import (
 	"github.com/hashicorp/cronexpr"
 )
 
-// Window is a recurring time in which moves may start.
+// Window is a recurring time when moves may start.
 type Window struct {
 	Name     string
-	Cron     string // its start, as in a job's periodic block
+	Cron     string // start, as in a job's periodic block
 	Duration time.Duration
 	TimeZone string // of Cron, such as Europe/Berlin
 }
@@ -41,7 +41,7 @@ func (w Window) Validate() error {
 	return nil
 }
 
-// Suspended says why moves may not start outside the windows, "" if they may.
+// Suspended returns why moves may not start outside the windows, "" if they may.
 func (c Config) Suspended(now time.Time) string {
 	var next time.Time
 	for _, w := range c.Windows {

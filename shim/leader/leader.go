@@ -3,13 +3,12 @@
 
 // Package leader elects one of several processes by a lock with a TTL.
 //
-// A leader that cannot renew the lock must stop before another one starts. It stops TTL/5
-// before the lock expires, counted from when the last successful renewal was sent. Callers
-// check Term.Held right before each change, as a suspended process does not know that it has
-// lost the lock. When told to stop, a leader keeps renewing while it reverts unfinished work,
-// then releases the lock.
+// A leader that cannot renew the lock must stop before another one starts. It stops TTL/5 before
+// the lock expires, counted from when the last successful renewal was sent. Callers check Term.Held
+// right before each change, as a suspended process does not know that it has lost the lock. On
+// shutdown a leader keeps renewing while it reverts unfinished work, then releases the lock.
 //
-// The API's LockLeaser does not cancel the protected work when a renewal is refused.
+// The API's LockLeaser does not cancel the protected work when a renewal is rejected.
 package leader
 
 import (
@@ -24,14 +23,14 @@ import (
 var (
 	// ErrHeld means that another process holds the lock.
 	ErrHeld = errors.New("another process holds the lock")
-	// ErrLost means that this process no longer holds the lock for certain.
+	// ErrLost means that this process may no longer hold the lock.
 	ErrLost = errors.New("lost the lock")
 )
 
 type Lock interface {
-	// Acquire takes the lock. The error is ErrHeld if another process has it.
+	// Acquire acquires the lock. The error is ErrHeld if another process holds it.
 	Acquire(context.Context) error
-	// Renew extends the lock by a TTL. The error is ErrLost if it is no longer ours.
+	// Renew extends the lock by a TTL. The error is ErrLost if this process does not hold it.
 	Renew(context.Context) error
 	Release(context.Context) error
 }
@@ -84,10 +83,9 @@ func (t *Term) remaining() time.Duration {
 
 const releaseTimeout = 5 * time.Second
 
-// Run waits for the lock, calls lead while holding it, and starts over when the lock is lost.
-// lead's context ends with the lock and with ctx; Run waits for lead to return. If lead returns
-// while the lock is held, Run releases it and returns lead's error. Otherwise Run returns when
-// ctx ends.
+// Run waits for the lock, calls lead while holding it, and starts over if the lock is lost. lead's
+// context ends with the lock and with ctx; Run waits for lead to return. If lead returns while the
+// lock is held, Run releases it and returns lead's error. Otherwise Run returns when ctx ends.
 func Run(ctx context.Context, lock Lock, opts Options, lead func(context.Context, *Term) error) error {
 	reported := false
 	for {
@@ -107,7 +105,7 @@ func Run(ctx context.Context, lock Lock, opts Options, lead func(context.Context
 			opts.Report(err)
 			reported = held
 		}
-		// Jittered, so that standbys do not all try at once.
+		// Jittered, so that standbys do not all try simultaneously.
 		wait := opts.Retry/2 + rand.N(opts.Retry+1)
 		select {
 		case <-time.After(wait):

@@ -12,8 +12,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Variable is a lock on a Nomad variable. Nomad frees it after two TTLs without renewal, and
-// blocks others for Delay more.
+// Variable is a lock on a Nomad variable. Nomad frees it after two TTLs without renewal, and blocks
+// other processes for another Delay.
 type Variable struct {
 	Client          *api.Client
 	Namespace, Path string
@@ -58,7 +58,7 @@ func (v *Variable) options(ctx context.Context) *api.WriteOptions {
 	return (&api.WriteOptions{Namespace: v.Namespace}).WithContext(ctx)
 }
 
-// asConflict returns conflict if the lock conflicts or its variable is gone, else err.
+// asConflict returns conflict if the lock conflicts or its variable does not exist, else err.
 func asConflict(err, conflict error) error {
 	var response api.UnexpectedResponseError
 	if errors.As(err, &response) && (response.StatusCode() == http.StatusConflict || response.StatusCode() == http.StatusNotFound) {

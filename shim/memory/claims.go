@@ -22,7 +22,7 @@ type Claims struct{ Store }
 
 var _ move.Claims = Claims{}
 
-// name hashes: Nomad limits paths to 128 characters.
+// name is a hash: Nomad limits paths to 128 characters.
 func (c Claims) name(namespace, job string) string {
 	sum := sha256.Sum256([]byte(namespace + "\x00" + job))
 	return path.Join(c.Path, "claims", hex.EncodeToString(sum[:16]))
@@ -41,7 +41,7 @@ func (c Claims) Write(ctx context.Context, r move.Record) (index uint64, err err
 	return out.ModifyIndex, nil
 }
 
-// asClaimed turns a check-and-set conflict into move.ErrClaimed.
+// asClaimed converts a check-and-set conflict to move.ErrClaimed.
 func asClaimed(err error) error {
 	var conflict api.ErrCASConflict
 	if !errors.As(err, &conflict) {

@@ -15,12 +15,12 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// Pause is an operator's order to all shims to start no moves.
+// Pause is an operator's request that no shim starts moves.
 type Pause struct {
 	By    string    `json:"by"`
 	Why   string    `json:"why"`
 	Since time.Time `json:"since"`
-	// Until is when the pause expires, zero for never.
+	// Until is when the pause expires; zero for never.
 	Until time.Time `json:"until,omitzero"`
 }
 
@@ -51,7 +51,7 @@ func (s Store) Pause(ctx context.Context, p Pause) error { return s.writeJSON(ct
 
 func (s Store) Resume(ctx context.Context) error { return s.remove(ctx, path.Join(s.Path, pauseName)) }
 
-// LoadPause returns the pause, expired or not, nil if there is none.
+// LoadPause returns the pause, even if expired; nil if there is none.
 func (s Store) LoadPause(ctx context.Context) (*Pause, error) {
 	return readJSON[Pause](ctx, s, pauseName)
 }
@@ -60,7 +60,7 @@ func (s Store) LoadPause(ctx context.Context) (*Pause, error) {
 type Leader struct {
 	Holder string    `json:"holder"`
 	Since  time.Time `json:"since"`
-	// Leads means that it holds the lock now. Nomad shows this to management tokens only.
+	// Leads means that it holds the lock. Only management tokens can see this.
 	Leads bool `json:"leads"`
 }
 
@@ -81,7 +81,7 @@ type Report struct {
 	DryRun  bool      `json:"dry_run"`
 
 	Nodes int `json:"nodes"`
-	// Suspended says why no move may start, "" if moves may.
+	// Suspended is why no move may start; "" if moves may.
 	Suspended string `json:"suspended"`
 	// Started counts the moves started within a minute.
 	InFlight    int `json:"in_flight"`
@@ -92,12 +92,12 @@ type Report struct {
 	LongestStepS float64 `json:"longest_step_s"`
 	// Held are the jobs held for placement.
 	Held []string `json:"held"`
-	// Reasons are the latest reasons per job. Omitted counts those that did not fit.
+	// Reasons are the latest reason of each job. Omitted counts those that did not fit.
 	Reasons []Reason `json:"reasons"`
 	Omitted int      `json:"reasons_omitted"`
 }
 
-// Reason is why a job is not moved now.
+// Reason is why a job is not moved.
 type Reason struct {
 	Namespace string `json:"namespace"`
 	Job       string `json:"job"`
@@ -136,7 +136,7 @@ func (s Store) Overview(ctx context.Context) (o Overview, err error) {
 	return o, err
 }
 
-// item is the key that holds an object as JSON.
+// item is the key of an object encoded as JSON.
 const item = "json"
 
 func (s Store) writeJSON(ctx context.Context, name string, v any) error {

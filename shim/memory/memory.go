@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package memory keeps what outlives the shim in Nomad variables: decisions per job, the record
-// of moves, claims, the operators' pause and the leader's report.
+// Package memory stores the shim's persistent state in Nomad variables: decisions per job, the
+// record of moves, claims, the operators' pause and the leader's report.
 package memory
 
 import (
@@ -25,11 +25,11 @@ import (
 	"github.com/ebbtide/ebbtide/shim/cluster"
 )
 
-// Job is what is remembered of a job.
+// Job is the memory of a job.
 type Job struct {
-	// Marked is when SpeCon's Algorithm 2 decided about it, zero if it has not.
+	// Marked is when SpeCon's Algorithm 2 decided about the job; zero if never.
 	Marked time.Time
-	// Rebalanced means that Algorithm 3 has moved it.
+	// Rebalanced means that Algorithm 3 has moved the job.
 	Rebalanced bool
 	// Last is the end of the last move; Failures counts consecutive failures.
 	Last     time.Time
@@ -61,7 +61,7 @@ const (
 	maxParallel = 16
 )
 
-// Store accesses the variables beneath Path.
+// Store accesses the variables below Path.
 type Store struct {
 	Client          *api.Client
 	Namespace, Path string
@@ -84,7 +84,7 @@ func (s Store) remove(ctx context.Context, full string) error {
 	return nil
 }
 
-// list returns the sorted paths of all variables beneath name.
+// list returns the sorted paths of all variables below name.
 func (s Store) list(ctx context.Context, name string) ([]string, error) {
 	prefix := path.Join(s.Path, name) + "/"
 	metas, _, err := s.Client.Variables().PrefixList(prefix, (&api.QueryOptions{Namespace: s.Namespace}).WithContext(ctx))
@@ -107,7 +107,7 @@ func (s Store) read(ctx context.Context, full string) (api.VariableItems, error)
 	return v.Items, nil
 }
 
-// readVariable returns nil if there is none.
+// readVariable reads a variable; nil if there is none.
 func (s Store) readVariable(ctx context.Context, full string) (*api.Variable, error) {
 	v, _, err := s.Client.Variables().Read(full, (&api.QueryOptions{Namespace: s.Namespace}).WithContext(ctx))
 	if errors.Is(err, api.ErrVariablePathNotFound) {
@@ -119,7 +119,7 @@ func (s Store) readVariable(ctx context.Context, full string) (*api.Variable, er
 	return v, nil
 }
 
-// jobName escapes what a variable's path may not contain.
+// jobName escapes characters that a variable's path cannot contain.
 func jobName(key cluster.JobKey) string {
 	return path.Join("jobs", escape(key.Namespace), escape(key.ID))
 }
@@ -151,7 +151,7 @@ func (s Store) Jobs(ctx context.Context) (map[cluster.JobKey]Job, error) {
 	}
 	var mu sync.Mutex
 	jobs := make(map[cluster.JobKey]Job, len(paths))
-	// In parallel: there may be ten thousand, and a new leader waits for them.
+	// Concurrently: there may be ten thousand, and a new leader waits for them.
 	reading, ctx := errgroup.WithContext(ctx)
 	reading.SetLimit(maxParallel)
 	for _, p := range paths {
@@ -166,7 +166,7 @@ func (s Store) Jobs(ctx context.Context) (map[cluster.JobKey]Job, error) {
 				key.Namespace, err = unescape(path.Base(dir))
 			}
 			if err != nil || items == nil {
-				return nil // foreign, or deleted in the meantime
+				return nil // not an entry, or deleted meanwhile
 			}
 			j := Job{Marked: parseTime(items["marked"]), Last: parseTime(items["last"])}
 			j.Rebalanced, _ = strconv.ParseBool(items["rebalanced"])
@@ -216,8 +216,8 @@ func (s Store) Entries(ctx context.Context) ([]Entry, error) {
 	return entries, nil
 }
 
-// EntriesSince returns all entries by their paths, whose order is that of time. Those in before
-// are not read again, since an entry never changes.
+// EntriesSince returns all entries by path; the paths sort by time. Entries in before are not read
+// again, since entries never change.
 func (s Store) EntriesSince(ctx context.Context, before map[string]Entry) (map[string]Entry, error) {
 	paths, err := s.list(ctx, "moves")
 	if err != nil {

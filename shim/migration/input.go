@@ -9,9 +9,9 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Input is the snapshot of a cluster that Decide works on.
+// Input is the snapshot of a cluster for Decide.
 type Input struct {
-	// Task requests the move.
+	// Task is the task that requests the move.
 	Task string `json:"task"`
 	// From is the ID of its node.
 	From string `json:"from"`
@@ -23,7 +23,7 @@ type Input struct {
 type Node struct {
 	// ID is unique.
 	ID string `json:"id"`
-	// Counts are the tasks by category.
+	// Counts are the numbers of tasks by category.
 	Counts Counts `json:"counts"`
 	// Use is R, the used fraction of the node's pool.
 	Use float64 `json:"use"`
@@ -35,7 +35,7 @@ type Counts struct {
 	CC int `json:"CC"`
 }
 
-// Weights are per task of a category.
+// Weights are the weights of a task by category.
 type Weights struct {
 	PC float64 `json:"PC" strict:"optional"`
 	WC float64 `json:"WC" strict:"optional"`
@@ -43,7 +43,7 @@ type Weights struct {
 }
 
 type Params struct {
-	// Weights are w_PC ≥ w_WC ≥ w_CC ≥ 0, and w_PC > 0.
+	// Weights must satisfy w_PC ≥ w_WC ≥ w_CC ≥ 0, and w_PC > 0.
 	Weights Weights `json:"weights" strict:"optional"`
 }
 
@@ -81,7 +81,7 @@ func (in Input) Validate() error {
 	return errs.Err()
 }
 
-// Validate returns all errors as a fields.Errors; path is that of the weights.
+// Validate returns all errors as a fields.Errors; path is the path of the weights.
 func (w Weights) Validate(path string) error {
 	var errs fields.Errors
 	w.validate(path, &errs)

@@ -27,11 +27,11 @@ const (
 	RuleUse = "specon.alg2.use"
 )
 
-// Output is the decision. The task counts as migrated either way: it is asked once (Algorithm
+// Output is the decision. The task counts as migrated in either case: it is decided once (Algorithm
 // 2, lines 9, 15 and 20).
 type Output struct {
 	Move bool `json:"move"`
-	// To is the task's node from now on; its own if it stays.
+	// To is the task's future node; its own if it stays.
 	To string `json:"to"`
 	// Scores are S by node ID; lower is better.
 	Scores map[string]float64 `json:"scores"`
@@ -40,8 +40,8 @@ type Output struct {
 	Why  string `json:"why"`
 }
 
-// Decide runs Algorithm 2 on a valid input, which it does not change. The task counts on its
-// own node, as published. Ties of use go by node ID, so that decisions are reproducible.
+// Decide runs Algorithm 2 on a valid input, which it does not change. The task counts on its own
+// node, as published. Ties of use are resolved by node ID, so decisions are reproducible.
 func Decide(in Input) Output {
 	out := Output{To: in.From, Scores: make(map[string]float64, len(in.Nodes))}
 	least := math.Inf(1)
@@ -78,5 +78,5 @@ func (c Counts) Score(w Weights) float64 {
 	return float64(c.PC)*w.PC + float64(c.WC)*w.WC + float64(c.CC)*w.CC
 }
 
-// same ignores rounding errors of the sums.
+// same reports whether a and b are equal except for rounding errors.
 func same(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Max(math.Abs(a), math.Abs(b)) }

@@ -10,7 +10,7 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Input is the snapshot of a cluster that Decide works on.
+// Input is the snapshot of a cluster for Decide.
 type Input struct {
 	// Nodes are in any order and may be empty.
 	Nodes []Node `json:"nodes"`
@@ -26,19 +26,19 @@ type Node struct {
 	PoolCores float64 `json:"pool_cores"`
 	// Tasks are those reported by the node, in any order.
 	Tasks []Task `json:"tasks"`
-	// Pending counts tasks placed on the node but not yet reported.
+	// Pending counts tasks placed on the node that it has not reported yet.
 	Pending int `json:"pending"`
 }
 
 type Task struct {
-	// Category is the node policy's; policy.New counts as NL.
+	// Category is the category by the node's policy; policy.New counts as NL.
 	Category policy.Category `json:"category"`
 	// Growth is G, the growth efficiency; nil if unknown.
 	Growth *float64 `json:"growth"`
 }
 
 type Params struct {
-	// CapacityAware divides scores by the pool. As published it is false: all nodes count
+	// CapacityAware divides scores by the pool. The published algorithm does not: all nodes count
 	// alike.
 	CapacityAware bool `json:"capacity_aware" strict:"optional"`
 }

@@ -7,8 +7,8 @@
 //	nodes whose tasks are all in CL, or empty:  the one with the fewest tasks
 //	otherwise:  the least  S = (|NL|+1)·D_NL + |WL|·D_WL + |CL|·D_CL
 //
-// D_X is the sum of growth efficiencies in category X. What the paper leaves open is documented
-// at the rule.
+// D_X is the sum of growth efficiencies in category X. Where the paper is ambiguous, the choice is
+// documented at the rule.
 package placement
 
 import (
@@ -43,11 +43,11 @@ type Load struct {
 	ID         string
 	PoolCores  float64 // > 0
 	NL, WL, CL Group
-	// Pending counts tasks placed there but not yet reported.
+	// Pending counts tasks placed on the node that it has not reported yet.
 	Pending int
 }
 
-// Group sums up the tasks of one category.
+// Group summarises the tasks of a category.
 type Group struct {
 	Tasks    int     // all
 	Measured int     // with known growth
@@ -77,7 +77,7 @@ func (n Node) Load() Load {
 	return l
 }
 
-// tasks includes pending ones.
+// tasks returns the number of tasks, including pending ones.
 func (l Load) tasks() int { return l.NL.Tasks + l.WL.Tasks + l.CL.Tasks + l.Pending }
 
 // Decide runs Algorithm 4 on a valid input, which it does not change.
@@ -97,16 +97,16 @@ func Decide(in Input) Output {
 
 // Choose runs Algorithm 4 over feasible nodes, in any order.
 //
-// Pending tasks count in |NL| from their placement on, or tasks seconds apart would all go to
-// the node that has not reported the first one. If no NL task of a node is measured, each
-// counts in D_NL with the mean growth of all nodes' measured NL tasks, or 1: a sum of 0 would
-// make the node look empty.
+// Pending tasks count in |NL| from their placement on; otherwise tasks seconds apart would all be
+// placed on the node that has not reported the first one. If no NL task of a node is measured, each
+// counts in D_NL with the mean growth of all nodes' measured NL tasks, or 1: a sum of 0 would make
+// the node look empty.
 //
-// Capacity: as published, 64 cores count like 2. With Params.CapacityAware S is divided by the
-// pool's cores; among nodes with all tasks in CL the one with the fewest tasks per core wins,
-// the new task included, so the larger of two empty nodes.
+// Capacity: in the published algorithm 64 cores count like 2. With Params.CapacityAware S is
+// divided by the pool's cores; among nodes with all tasks in CL the one with the fewest tasks per
+// core wins, including the new task, so the larger of two empty nodes.
 //
-// Ties go to the node with the fewest tasks, then by ID, so that decisions are reproducible.
+// Ties are resolved by the fewest tasks, then by ID, so decisions are reproducible.
 func Choose(nodes []Load, params Params) Output {
 	out := Output{Scores: make(map[string]float64, len(nodes)), Rule: RuleNone}
 	if len(nodes) == 0 {
@@ -139,8 +139,8 @@ func Choose(nodes []Load, params Params) Output {
 	return out
 }
 
-// Crowd is the rank of a node whose tasks are all in CL, lower is better; ok is false for
-// others.
+// Crowd returns the rank of a node whose tasks are all in CL, lower is better; ok is false for
+// other nodes.
 func (l Load) Crowd(params Params) (float64, bool) {
 	if params.CapacityAware {
 		return float64(l.CL.Tasks+1) / l.PoolCores, l.tasks() == l.CL.Tasks
@@ -148,7 +148,7 @@ func (l Load) Crowd(params Params) (float64, bool) {
 	return float64(l.CL.Tasks), l.tasks() == l.CL.Tasks
 }
 
-// assumedGrowth is the growth of an NL task on a node without measured ones.
+// assumedGrowth returns the growth of an NL task on a node without measured ones.
 func assumedGrowth(nodes []Load) float64 {
 	var all Group
 	for _, n := range nodes {
@@ -161,7 +161,7 @@ func assumedGrowth(nodes []Load) float64 {
 	return all.Growth / float64(all.Measured)
 }
 
-// growing is |NL| and D_NL with pending tasks.
+// growing returns |NL| and D_NL with pending tasks.
 func (l Load) growing(assumed float64) (tasks int, growth float64) {
 	tasks, growth = l.NL.Tasks+l.Pending, l.NL.Growth
 	if l.NL.Measured == 0 {
@@ -193,8 +193,7 @@ func (b *best) add(c candidate) {
 	}
 }
 
-// rounding is the relative difference at which ranks tie, so that the order of a sum does not
-// matter.
+// rounding is the relative difference at which ranks tie: the order of a sum must not matter.
 const rounding = 1e-9
 
 func (c candidate) compare(o candidate) int {

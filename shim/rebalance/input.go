@@ -9,9 +9,9 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Input is the snapshot of a cluster that Decide works on.
+// Input is the snapshot of a cluster for Decide.
 type Input struct {
-	// NowS is in seconds since any epoch.
+	// NowS is in seconds since an arbitrary epoch.
 	NowS float64 `json:"now_s"`
 	// Nodes are in any order and may be empty.
 	Nodes []Node `json:"nodes"`

@@ -1,15 +1,15 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package rebalance spreads tasks once all have converged, by SpeCon's Algorithm 3: Algorithm 2
-// moves nothing any more then, and nodes whose tasks finish stay idle. With the balance factor
-// bf = ⌊Σ|w| / |W|⌋ and d, the time since a task was marked as migrated:
+// Package rebalance spreads tasks once all have converged, by SpeCon's Algorithm 3: then Algorithm
+// 2 moves no tasks, and nodes whose tasks finish stay idle. With the balance factor bf = ⌊Σ|w| /
+// |W|⌋ and d, the time since a task was marked as migrated:
 //
 //	with idle nodes:  each takes the task with the least d
 //	otherwise:        each node with |w| < bf − 1 takes the task with the least d
 //
-// from nodes with tasks to spare, each task at most once. The task with the least d converged
-// last and has most left to do.
+// from nodes with tasks to spare, each task at most once. The task with the least d converged last
+// and has the most work left.
 package rebalance
 
 import (
@@ -46,18 +46,18 @@ type Output struct {
 	Why  string `json:"why"`
 }
 
-// Decide runs Algorithm 3 on a valid input, which it does not change, in O(n log n) of tasks
-// and nodes.
+// Decide runs Algorithm 3 on a valid input, which it does not change, in O(n log n) of tasks and
+// nodes.
 //
-// Sources keep at least bf tasks, and one: as published, a node may be emptied for another, and
-// moving a lone task to an idle node gains nothing. In the second branch short nodes are no
-// sources.
+// Sources keep at least bf tasks, and at least one: as published, a node may be emptied for
+// another, and moving a lone task to an idle node gains nothing. In the second branch short nodes
+// are not sources.
 //
-// Targets take one task per run; the next run sees the result. In the first branch the
-// pseudo-code requires |w| < bf, so with fewer tasks than nodes (bf = 0) two tasks would share
-// a node beside idle ones: idle nodes take tasks in that case too.
+// Targets take one task per run; the next run sees the result. In the first branch the pseudo-code
+// requires |w| < bf, so with fewer tasks than nodes (bf = 0) two tasks would share a node while
+// others are idle: here idle nodes take tasks in that case too.
 //
-// Ties of d go by task ID; nodes take in the order of their IDs.
+// Ties of d are resolved by task ID; nodes take tasks in the order of their IDs.
 func Decide(in Input) Output {
 	out := Output{Moves: []Move{}}
 	var tasks []candidate
@@ -111,7 +111,7 @@ func Decide(in Input) Output {
 type candidate struct {
 	id     string
 	node   int     // index of its node
-	marked float64 // when it was marked, in s
+	marked float64 // time of the mark, in s
 }
 
 // compare orders by d, the least first.
@@ -124,10 +124,10 @@ type cluster struct {
 	in    Input
 	tasks []candidate
 	left  []int // tasks left per node
-	keep  int   // least number of tasks a source keeps
+	keep  int   // minimum number of tasks a source keeps
 }
 
-// move gives each taker one task while there are any.
+// move gives each taker one task while there are tasks.
 func (c *cluster) move(takers []int) []Move {
 	moves := []Move{}
 	taking := make(map[int]bool, len(takers))
@@ -137,7 +137,7 @@ func (c *cluster) move(takers []int) []Move {
 	slices.SortFunc(takers, func(a, b int) int { return strings.Compare(c.in.Nodes[a].ID, c.in.Nodes[b].ID) })
 	next := 0
 	for _, to := range takers {
-		// A source's count only falls, so a skipped task stays skipped.
+		// A source's count only decreases, so a skipped task stays skipped.
 		for next < len(c.tasks) && (taking[c.tasks[next].node] || c.left[c.tasks[next].node] <= c.keep) {
 			next++
 		}

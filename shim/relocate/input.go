@@ -9,10 +9,10 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Input is the snapshot of a cluster that Decide works on.
+// Input is the snapshot of a cluster for Decide.
 type Input struct {
 	Nodes []Node `json:"nodes"`
-	// Tasks are those that may move now and whose remaining work is known.
+	// Tasks are the tasks that may be moved and have known remaining work.
 	Tasks  []Task `json:"tasks"`
 	Params Params `json:"params" strict:"optional"`
 }
@@ -36,12 +36,12 @@ type Task struct {
 	Node string `json:"node"`
 	// LeftCPUS is the remaining work, in CPU-seconds.
 	LeftCPUS float64 `json:"remaining_cpu_s"`
-	// InS is the time to its expected finish on its node, in seconds; nil if unknown: then it
+	// InS is the time until the expected finish on its node, in seconds; nil if unknown: then it
 	// finishes with the node's other work.
 	InS *float64 `json:"finish_in_s" strict:"optional"`
-	// CapCores is the most it can use; 0 for the pool.
+	// CapCores is the maximum CPU that the task can use, in cores; 0 means the pool.
 	CapCores float64 `json:"cap_cores" strict:"optional"`
-	// CostS is a move's downtime, in seconds; 0 for Params.CostS.
+	// CostS is a move's downtime, in seconds; 0 means Params.CostS.
 	CostS float64 `json:"cost_s" strict:"optional"`
 	// To are the IDs of possible targets; nil for all.
 	To []string `json:"to,omitempty" strict:"optional"`

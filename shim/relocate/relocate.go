@@ -1,10 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package relocate moves tasks that would finish much sooner on another node. FlowCon's
-// Algorithm 4 (package placement) considers growth, SpeCon (migration, rebalance) task counts;
-// neither considers remaining work, and both have left jobs behind that took several times as
-// long.
+// Package relocate moves tasks that would finish much sooner on another node. FlowCon's Algorithm 4
+// (package placement) considers growth, SpeCon (migration, rebalance) task counts; neither
+// considers remaining work, so both can leave jobs on nodes where they take several times as long.
 package relocate
 
 import (
@@ -22,7 +21,7 @@ const (
 )
 
 type Output struct {
-	// Task is the one to move, "" if none is.
+	// Task is the task to move, "" if none.
 	Task string `json:"task"`
 	From string `json:"from"`
 	To   string `json:"to"`
@@ -32,8 +31,8 @@ type Output struct {
 	Why    string  `json:"why"`
 }
 
-// typical is the size assumed for unknown tasks: the mean of known ones, or 1, so that without
-// estimates tasks are counted.
+// typical returns the size assumed for tasks of unknown size: the mean of known ones, or 1, so
+// without estimates tasks are counted.
 func typical(nodes []Node) float64 {
 	sum, n := 0.0, 0
 	for _, node := range nodes {
@@ -55,11 +54,11 @@ func Seconds(nodes []Node) []float64 {
 	return out
 }
 
-// Decide returns, for a valid input, the move that saves most. On the target the task is
-// assumed to finish after all other work. The target must have less than half the source's work
-// per core, so that two nodes do not pass a task back and forth.
+// Decide returns the move that saves most for a valid input. On the target the task is assumed to
+// finish after all other work. The target must have less than half the source's work per core, so
+// that two nodes do not pass a task back and forth.
 //
-// A move must save Margin of the remaining time, and twice its cost, as estimates err.
+// A move must save Margin of the remaining time, and twice its cost, since estimates err.
 func Decide(in Input) Output {
 	work := Seconds(in.Nodes)
 	at := make(map[string]int, len(in.Nodes))
@@ -110,9 +109,9 @@ func targets(t Task, at map[string]int) []int {
 	return all
 }
 
-// Pays says why moving the task does not pay, "" if it does or if its finish is unknown. It
-// must finish sooner on the target, downtime included. Its latest finish there is with an equal
-// share of the cores; if the target's work is known, also when all of that is done.
+// Pays returns why moving the task does not pay, "" if it does or if its finish is unknown. It must
+// finish sooner on the target, including downtime. Its latest finish there is with an equal share
+// of the cores; if the target's work is known, also when all of that is done.
 func Pays(t Task, to Node, costS float64) (why string) {
 	if t.InS == nil || to.PoolCores <= 0 {
 		return ""

@@ -20,8 +20,8 @@ import (
 	"github.com/ryanuber/go-glob"
 )
 
-// Policy is an ACL policy as Nomad parses it, with shorthands such as policy = "write" expanded
-// to capabilities.
+// Policy is an ACL policy as parsed by Nomad, with shorthands such as policy = "write" expanded to
+// capabilities.
 type Policy struct {
 	Namespaces []Namespace
 	Node       *struct{ Policy string }
@@ -117,8 +117,8 @@ func lacks(namespace string, granted []string, needed [][]string) (missing []str
 	return missing
 }
 
-// capabilities returns what is granted in a namespace: as in Nomad, the closest pattern wins,
-// over all policies.
+// capabilities returns the capabilities granted in a namespace: as in Nomad, the closest pattern
+// takes precedence, over all policies.
 func capabilities(policies []Policy, namespace string) (granted []string) {
 	for _, n := range closest(policies, namespace) {
 		granted = append(granted, n.Capabilities...)
@@ -222,8 +222,7 @@ func Ask(ctx context.Context, client *api.Client, namespace, path string) (Missi
 		policies = append(policies, p.RulesJSON)
 	}
 	needs := Needs{Namespace: namespace, Path: path}
-	// Namespaces without any right are not listed; always check the default one and that of the
-	// variables.
+	// Namespaces without any right are not listed; always check the default one and the variables'.
 	needs.Namespaces = []string{api.DefaultNamespace, namespace}
 	spaces, _, err := client.Namespaces().List(q)
 	if err != nil && status(err) != http.StatusForbidden {

@@ -3,10 +3,10 @@
 
 // Package stream reads Nomad's event stream.
 //
-// It parses the lines itself because the API's reader hides heartbeats (an empty object at once
-// and then every 30 s): without them a dead connection looks like a quiet cluster. Missed
-// events are not reported: Nomad buffers its last 100 changes and starts with the oldest. So
-// callers open the stream first, list the cluster, and then read events.
+// It parses the lines itself because the API's reader hides heartbeats (an empty object at first
+// and then every 30 s): without them a dead connection looks like a quiet cluster. Missed events
+// are not reported: Nomad buffers its last 100 changes and starts with the oldest. Callers
+// therefore open the stream first, list the cluster, and then read events.
 package stream
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Deadline is the longest silence; Nomad sends a heartbeat every 30 s.
+// Deadline is the longest time without data; Nomad sends a heartbeat every 30 s.
 const Deadline = 45 * time.Second
 
 // maxLine bounds a line, the events of one change, in bytes. A change of ten thousand
@@ -51,13 +51,13 @@ type Event struct {
 	Payload json.RawMessage
 }
 
-// Batch is the events of one change of Nomad's state.
+// Batch holds the events of one change of Nomad's state.
 type Batch struct {
 	Index  uint64
 	Events []Event
 }
 
-// Dial opens the stream. The body must end with its context.
+// Dial opens the stream. Reading the body must fail once its context ends.
 type Dial func(context.Context) (io.ReadCloser, error)
 
 // Nomad returns a Dial for all namespaces of a cluster.
@@ -85,8 +85,8 @@ type Stream struct {
 	err     error
 }
 
-// Open returns once Nomad has sent the first line: later changes will arrive. The stream ends
-// with ctx, or after a silence of deadline.
+// Open returns once Nomad has sent the first line: later changes will be received. The stream ends
+// with ctx, or after deadline without data.
 func Open(ctx context.Context, dial Dial, deadline time.Duration) (*Stream, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s := &Stream{
@@ -127,7 +127,7 @@ func (s *Stream) Next(ctx context.Context) (Batch, error) {
 		return Batch{}, ctx.Err()
 	case <-s.ended:
 	}
-	select { // drain what came before the end
+	select { // drain batches received before the end
 	case b := <-s.batches:
 		return b, nil
 	default:
@@ -156,7 +156,7 @@ func (s *Stream) run(ctx context.Context, dial Dial, deadline time.Duration) err
 		if err != nil {
 			return because(ctx, fmt.Errorf("reading Nomad's event stream: %w", err))
 		}
-		// A slow caller is not Nomad's silence.
+		// A slow caller does not count as Nomad's silence.
 		silence.Stop()
 		if first {
 			close(s.started)
@@ -217,8 +217,8 @@ func (l *lines) next() ([]byte, error) {
 	}
 }
 
-// Tolerant accepts what encoding/json does, at three times its speed: task messages need not be
-// UTF-8.
+// Tolerant accepts the same input as encoding/json, at three times its speed: task messages need
+// not be UTF-8.
 var Tolerant = json2.JoinOptions(jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
 
 // parse decodes a line. A heartbeat has no events.

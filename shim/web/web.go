@@ -19,36 +19,36 @@ import (
 	"github.com/ebbtide/ebbtide/internal/optin"
 )
 
-// Metrics are the shim's figures.
+// Metrics are the shim's metrics.
 type Metrics struct {
 	Registry  *prometheus.Registry
-	Leader    prometheus.Gauge       // 1 while this process acts
-	Connected prometheus.Gauge       // 1 while the cluster is followed
-	Nodes     prometheus.Gauge       // that are known
-	Allocs    prometheus.Gauge       // that are known, and not over
-	Events    prometheus.Counter     // that were applied
+	Leader    prometheus.Gauge       // 1 while this process leads
+	Connected prometheus.Gauge       // 1 while the event stream is connected
+	Nodes     prometheus.Gauge       // known nodes
+	Allocs    prometheus.Gauge       // known allocations that have not ended
+	Events    prometheus.Counter     // applied events
 	Moves     *prometheus.CounterVec // by policy and result: moved, failed, refused, dry
 	Refusals  *prometheus.CounterVec // by reason
 	InFlight  prometheus.Gauge
-	Down      prometheus.Observer // seconds in which nothing ran, of moves
-	Decision  prometheus.Observer // seconds that a look at the cluster takes
-	// LongestStep is how long the loop was busy with one thing at most, in seconds.
+	Down      prometheus.Observer // seconds without a running copy, per move
+	Decision  prometheus.Observer // seconds per pass over the cluster
+	// LongestStep is the longest step of the loop, in seconds.
 	LongestStep prometheus.Gauge
-	Waiting     prometheus.Gauge // jobs that wait for a node
+	Waiting     prometheus.Gauge // jobs waiting for placement
 	Orphans     prometheus.Gauge // jobs that are bound without a record of a move
 }
 
-// The reasons for which a move is refused.
+// Reasons to refuse a move.
 const (
-	ReasonClosed  = "closed"  // paused, or outside of the windows
-	ReasonLimits  = "limits"  // of moves at a time or a minute, cooldown, back-off
-	ReasonTarget  = "target"  // Nomad would not place it there
-	ReasonGain    = "gain"    // it does not pay
-	ReasonClaimed = "claimed" // somebody else moves it
-	ReasonJob     = "job"     // it cannot be moved
+	ReasonClosed  = "closed"  // paused, or outside the windows
+	ReasonLimits  = "limits"  // limits on concurrent moves and moves per minute, cooldown, back-off
+	ReasonTarget  = "target"  // Nomad would not place the job there
+	ReasonGain    = "gain"    // the gain is too small
+	ReasonClaimed = "claimed" // another process moves the job
+	ReasonJob     = "job"     // the job cannot be moved
 )
 
-// NewMetrics returns metrics that are 0.
+// NewMetrics returns metrics at 0.
 func NewMetrics() *Metrics {
 	r := metricsserver.Subsystem("shim").NewRegistry()
 	m := &Metrics{
@@ -68,7 +68,7 @@ func NewMetrics() *Metrics {
 		Waiting:     r.Gauge("jobs_waiting", "Jobs held until they are placed."),
 		Orphans:     r.Gauge("jobs_bound_without_move", "Jobs bound to a node without a move in progress."),
 	}
-	// What has not happened yet is 0, so that its first time is a rise.
+	// Create all series at 0, so that the first event is an increase.
 	for _, policy := range optin.All() {
 		for _, result := range []string{"moved", "failed", "refused"} {
 			m.Moves.WithLabelValues(policy, result)
@@ -80,11 +80,10 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// shutdownTimeout bounds the end of the server.
+// shutdownTimeout bounds the server's shutdown.
 const shutdownTimeout = 5 * time.Second
 
-// Serve serves /metrics and /health until ctx ends. Healthy says what is wrong, if
-// anything is.
+// Serve serves /metrics and /health until ctx ends. /health reports the error of healthy.
 func Serve(ctx context.Context, address string, m *Metrics, healthy func() error) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {

@@ -63,7 +63,7 @@ func newPresence(jobs []Job) presence {
 	return p
 }
 
-// mean is the mean number of jobs between two times of change.
+// mean returns the mean number of jobs between two times of change.
 func (p presence) mean(from, to float64) float64 {
 	return (p.until(to) - p.until(from)) / (to - from)
 }

@@ -67,11 +67,11 @@ func (j Job) since(moment *float64) (seconds float64, ok bool) {
 	return *moment - j.ArriveS, true
 }
 
-// Completion is the time from arrival to end in seconds, including queueing and moves; ok is
+// Completion returns the time from arrival to end in seconds, including queueing and moves; ok is
 // false for an unfinished job.
 func (j Job) Completion() (seconds float64, ok bool) { return j.since(j.EndS) }
 
-// Makespan is the time from the first arrival to the last end, in seconds; 0 if no job
+// Makespan returns the time from the first arrival to the last end, in seconds; 0 if no job
 // finished.
 func (r Run) Makespan() float64 {
 	first, last := 0.0, 0.0

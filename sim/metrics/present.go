@@ -5,7 +5,7 @@ package metrics
 
 import "slices"
 
-// Present is the time in which at least one job was present, in seconds, ignoring unfinished
+// Present returns the time in which at least one job was present, in seconds, ignoring unfinished
 // jobs: an empty pool is not idle.
 func (r Run) Present() float64 {
 	var spans [][2]float64

@@ -109,7 +109,7 @@ func (s Summary) Time(name string) Time {
 	return Time{Name: name}
 }
 
-// Gain is the relative reduction of mean completion; negative for a loss.
+// Gain returns the relative reduction of mean completion; negative for a loss.
 func (s Summary) Gain() float64 { return 1 - s.Time(Completion).Ratio.Mean }
 
 // key pairs runs.

@@ -63,7 +63,7 @@ func (c *Curve) Passes(value float64) float64 {
 	return 1
 }
 
-// Span is the distance between first and last value.
+// Span returns the distance between first and last value.
 func (c *Curve) Span() float64 {
 	span := c.Y[len(c.Y)-1] - c.Y[0]
 	if span < 0 {

@@ -123,7 +123,7 @@ func (d Data) curves() ([]curve, error) {
 	return out, nil
 }
 
-// hours is the order of magnitude of a job's GPU-hours: the middle of its application's
+// hours returns the order of magnitude of a job's GPU-hours: the middle of its application's
 // category in Pollux (Qiao et al., OSDI 2021, §5.2), the source of the lists.
 func hours() map[string]float64 {
 	return map[string]float64{"cifar10": 0.3, "ncf": 0.3, "bert": 3, "deepspeech2": 3, "yolov3": 30, "imagenet": 300}

@@ -21,9 +21,8 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// Example returns a cluster with so many running tasks of many kinds, tasks that have ended, and a
-// shim that has moved some: what a page or a picture shows. It is the same each time, but for the
-// time.
+// Example returns a cluster with a number of running tasks of many kinds, ended tasks, and a shim
+// that has moved some. It always returns the same, except for times.
 func Example(tasks int) *Cluster {
 	c := New()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -53,7 +52,7 @@ func Example(tasks int) *Cluster {
 	return c
 }
 
-// exampleStatus makes the status of the task of this number.
+// exampleStatus sets the status of task i.
 func exampleStatus(s *status.Status, i int, random *rand.Rand, now time.Time) {
 	part := random.Float64()
 	s.Total = status.Number(1000 * (1 + random.IntN(40)))
@@ -108,7 +107,7 @@ func exampleHistory(random *rand.Rand, now time.Time) string {
 	return b.String()
 }
 
-// exampleSnapshot gives a node the snapshot on which its policy has decided.
+// exampleSnapshot sets the snapshot of a node's last decision.
 func (c *Cluster) exampleSnapshot(node string, i int, now time.Time) {
 	var snap policy.Snapshot
 	if example, err := json.Marshal(auto.Policy().Example); err != nil || json.Unmarshal(example, &snap) != nil {
@@ -139,7 +138,7 @@ func (c *Cluster) exampleSnapshot(node string, i int, now time.Time) {
 	c.Snapshots[first] = string(data)
 }
 
-// exampleEnded adds tasks that have ended, over some days.
+// exampleEnded adds tasks that have ended over some days.
 func (c *Cluster) exampleEnded(random *rand.Rand, now time.Time) {
 	for i := range 40 {
 		at := now.Add(-time.Duration(i*2+1) * time.Hour)
@@ -158,7 +157,7 @@ func (c *Cluster) exampleEnded(random *rand.Rand, now time.Time) {
 	}
 }
 
-// exampleShim adds what the shim has done.
+// exampleShim adds moves of a shim.
 func (c *Cluster) exampleShim(now time.Time) {
 	if len(c.Nodes) < 2 {
 		return
@@ -182,7 +181,7 @@ func (c *Cluster) exampleShim(now time.Time) {
 		},
 	})
 	if err != nil {
-		panic(err) // figures of ours
+		panic(err) // own data
 	}
 	c.Variables["report"] = api.VariableItems{"json": string(report)}
 	c.Variables["leader"] = api.VariableItems{"holder": "ctl-1, process 812", "since": now.Add(-50 * time.Hour).Format(time.RFC3339Nano)}

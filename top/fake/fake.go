@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package fake is a Nomad API for tests of `ebbtide top`: it counts requests and can hang, deny
-// and return garbage.
+// Package fake is a Nomad API for tests of `ebbtide top`: it counts requests and can hang, deny and
+// return garbage.
 package fake
 
 import (
@@ -32,13 +32,13 @@ type Cluster struct {
 	sync.Mutex
 	Nodes    []*api.NodeListStub
 	Allocs   []*api.AllocationListStub
-	Statuses map[string]string // by allocation; others do not run under Ebbtide
+	Statuses map[string]string // by allocation; those without do not run under Ebbtide
 	History  map[string]string // by allocation
 	Claims   []move.Record
-	// Variables are those of the shim beside the claims, by their paths beneath its own.
+	// Variables are the shim's variables other than claims, by path relative to its own.
 	Variables map[string]api.VariableItems
-	Snapshots map[string]string // of nodes' policies, by allocation
-	// Tokens are those that are known; nil: ACLs are off.
+	Snapshots map[string]string // by allocation
+	// Tokens are the valid tokens; nil: ACLs are disabled.
 	Tokens map[string]bool
 
 	Hanging map[string]bool // unresponsive nodes, and allocations whose history hangs
@@ -120,7 +120,7 @@ func history(now time.Time) string {
 	return b.String()
 }
 
-// Seat gives a task a seat on a card of 1024 MiB.
+// Seat sets a task's seat on a card of 1024 MiB. Sizes are in MiB.
 func Seat(s *status.Status, state handoff.State, held, parked uint64) {
 	s.GPU = &handoff.Report{State: state, Since: s.Since, Cards: []handoff.Card{{
 		UUID: "GPU-5a1f", Model: "NVIDIA A2", MemoryMiB: 1024, ShareMiB: 408, HeldMiB: held, UsedMiB: held, ParkedMiB: parked,
@@ -137,7 +137,7 @@ func (c *Cluster) Files() int {
 	return c.counts["cat"] + c.counts["stream"]
 }
 
-// Counts returns the requests by the last fixed element of their path.
+// Counts returns the number of requests, by the last fixed element of their path.
 func (c *Cluster) Counts() map[string]int {
 	c.Lock()
 	defer c.Unlock()
@@ -149,7 +149,7 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	hang := c.serve(w, r)
 	c.Unlock()
 	if hang {
-		// Drain the body, so that the server notices a disconnect.
+		// Drain the body, so that the server detects a disconnect.
 		_, _ = io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
 	}
@@ -237,10 +237,10 @@ func (c *Cluster) serve(w http.ResponseWriter, r *http.Request) (hang bool) {
 	return false
 }
 
-// shimPath is where the shim's variables lie.
+// shimPath is the prefix of the shim's variables.
 const shimPath = "ebbtide/shim/"
 
-// allocationsOf are the allocations of a node as Nomad lists them for it.
+// allocationsOf returns a node's allocations as Nomad lists them.
 func (c *Cluster) allocationsOf(node string) []*api.Allocation {
 	var all []*api.Allocation
 	for _, a := range c.Allocs {
@@ -257,7 +257,7 @@ func (c *Cluster) allocationsOf(node string) []*api.Allocation {
 	return all
 }
 
-// file answers with a file, or says that the request is to hang.
+// file responds with a file, or reports that the request hangs.
 func (c *Cluster) file(w http.ResponseWriter, r *http.Request, how, id string) (hang bool) {
 	c.counts[how]++
 	var alloc *api.AllocationListStub
@@ -313,7 +313,7 @@ func (c *Cluster) file(w http.ResponseWriter, r *http.Request, how, id string) (
 }
 
 func answer(w http.ResponseWriter, v any) {
-	// Without all of these Nomad's client ignores the token of the next page.
+	// Without all of these headers, Nomad's client ignores the token of the next page.
 	w.Header().Set("X-Nomad-Index", "7")
 	w.Header().Set("X-Nomad-LastContact", "0")
 	w.Header().Set("X-Nomad-KnownLeader", "true")

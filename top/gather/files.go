@@ -23,10 +23,10 @@ import (
 	"github.com/ebbtide/ebbtide/top"
 )
 
-// maxHistory bounds a history, in bytes: several times what the driver writes.
+// maxHistory bounds a history, in bytes: several times the driver's maximum.
 const maxHistory = 4 << 20
 
-// errInvalid means that a file is not what the driver writes.
+// errInvalid means that the driver cannot have written a file.
 var errInvalid = errors.New("not what the driver writes")
 
 // errFailed means that Nomad sent an error instead of a file, with status 200.
@@ -41,7 +41,7 @@ func (f files) status(ctx context.Context, t top.Task) (*status.Status, error) {
 		return nil, fmt.Errorf("reading its status: %w", err)
 	}
 	if text := string(data); len(data) > 0 && data[0] != '{' && len(data) < 1000 {
-		// Nomad reports some errors in the body of a response that has begun with 200.
+		// Some of Nomad's errors are in the body of a response with status 200.
 		switch {
 		case missing(text):
 			return nil, fmt.Errorf("reading its status: %w", fs.ErrNotExist)

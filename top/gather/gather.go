@@ -1,11 +1,11 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package gather reads what `ebbtide top` shows from Nomad's API: nodes, allocations, the
-// tasks' statuses and the shim's claims.
+// Package gather reads the data of `ebbtide top` from Nomad's API: nodes, allocations, the tasks'
+// statuses and the shim's claims.
 //
-// An unresponsive node delays nothing else: requests have deadlines, further ones to that node
-// are postponed, and earlier data is shown as stale. The caller limits the files per refresh;
+// An unresponsive node does not delay others: requests have deadlines, further requests to that
+// node are postponed, and earlier data is shown as stale. The caller limits the files per refresh;
 // visible tasks come first, then those read longest ago.
 package gather
 
@@ -42,13 +42,13 @@ type Options struct {
 }
 
 const (
-	// listInterval applies to nodes, allocations and moves, and grows so that listing takes at
+	// listInterval applies to nodes, allocations and moves, and grows such that listing takes at
 	// most a tenth of the time. listTimeout bounds a page, and reading all moves.
 	listInterval = 5 * time.Second
 	listTimeout  = 10 * time.Second
 	pageSize     = 2000
-	// Files are requested maxParallel at a time. A node's requests are split into lanes of
-	// laneSize, so that a hanging node blocks only its lanes.
+	// At most maxParallel files are requested concurrently. A node's requests are split into lanes
+	// of laneSize, so a hanging node blocks only its lanes.
 	fileTimeout = 3 * time.Second
 	maxParallel = 16
 	laneSize    = 25
@@ -67,12 +67,12 @@ const (
 	// statusMaxAge is the age at which a status is stale. The driver writes one with each
 	// decision.
 	statusMaxAge = 10 * time.Minute
-	// Nomad keeps ten.
+	// Nomad stores ten.
 	maxEvents = 10
 )
 
-// Gatherer reads a cluster repeatedly. Only Curve may be called concurrently with another
-// method.
+// Gatherer reads a cluster repeatedly. Only Curve, Ended and Shim may be called concurrently with
+// another method.
 type Gatherer struct {
 	options Options
 	files   files
@@ -90,15 +90,15 @@ type Gatherer struct {
 // node is a node with Ebbtide's driver.
 type node struct {
 	top.Node
-	down              bool      // per Nomad: send no requests
-	unresponsiveSince time.Time // when it was found unresponsive, zero if it responds
+	down              bool      // according to Nomad: send no requests
+	unresponsiveSince time.Time // zero if it responds
 	problem           string
 }
 
-// task is a running task on such a node, under Ebbtide if it has a status.
+// task is a running task on such a node. It runs under Ebbtide if it has a status.
 type task struct {
 	top.Task
-	requestedAt time.Time // zero for never
+	requestedAt time.Time // zero = never
 	noStatus    bool
 	curveAt     time.Time // last request for its history
 }
@@ -110,8 +110,8 @@ func New(o Options) *Gatherer {
 	return &Gatherer{options: o, files: files{o.Client}, now: time.Now, nodes: make(map[string]*node), tasks: make(map[top.Key]*task)}
 }
 
-// Refresh reads at most budget files, visible tasks' first, and returns the current view. It
-// fails only if nothing was ever read.
+// Refresh reads at most budget files, visible tasks' first, and returns the current view. It fails
+// only if nothing has been read yet.
 func (g *Gatherer) Refresh(ctx context.Context, visible []top.Key, budget int) (*top.View, error) {
 	if g.now().Sub(g.listedAt) >= max(listInterval, 10*g.listTook) {
 		if err := g.list(ctx); err != nil {
@@ -130,8 +130,8 @@ func (g *Gatherer) Refresh(ctx context.Context, visible []top.Key, budget int) (
 // maxCurves is the number of tasks up to which All reads histories.
 const maxCurves = 100
 
-// All reads every task once, at most perSecond files per second, and the curves if there are
-// few.
+// All reads every task once, at most perSecond files per second, and the curves if there are few
+// tasks.
 func (g *Gatherer) All(ctx context.Context, perSecond int) (*top.View, error) {
 	for {
 		v, err := g.Refresh(ctx, nil, perSecond)
@@ -194,7 +194,7 @@ func (g *Gatherer) list(ctx context.Context) error {
 	var records []top.Move
 	group.Go(func() error {
 		records, unknown = g.listMoves(inner)
-		return nil // a token without access to variables sees everything else
+		return nil // without access to variables, everything else can be shown
 	})
 	if err := group.Wait(); err != nil {
 		return err
@@ -249,7 +249,7 @@ func (g *Gatherer) listNodes(ctx context.Context) (ours map[string]*node, names 
 	}
 }
 
-// driverOf returns what a node's attributes tell of Ebbtide's driver, false without it.
+// driverOf returns a node from its driver attributes; false if it does not have Ebbtide.
 func driverOf(n *api.NodeListStub) (top.Node, bool) {
 	out := top.Node{
 		ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, NodePool: n.NodePool, State: n.Status,
@@ -319,7 +319,7 @@ func (g *Gatherer) listMoves(ctx context.Context) ([]top.Move, error) {
 
 var errDenied = errors.New("permission denied")
 
-// denied names the capability missing for a 403.
+// denied adds the missing capability to a 403.
 func denied(err error, needs string) error {
 	var response api.UnexpectedResponseError
 	if errors.As(err, &response) && response.StatusCode() == http.StatusForbidden {
@@ -328,7 +328,7 @@ func denied(err error, needs string) error {
 	return err
 }
 
-// apply replaces the listing and keeps what was read of remaining tasks.
+// apply replaces the listing. It keeps data of remaining tasks.
 func (g *Gatherer) apply(nodes map[string]*node, allocs []*api.AllocationListStub) {
 	for id, n := range nodes {
 		if before := g.nodes[id]; before != nil {
@@ -372,15 +372,15 @@ type query struct {
 	*task
 	history bool
 
-	done   bool // it was sent
+	done   bool // the request was sent
 	at     time.Time
 	status *status.Status
 	values []status.Number
 	err    error
 }
 
-// choose selects at most budget files: one per probeInterval for an unresponsive node, none for
-// a node that is down.
+// choose selects at most budget files: one per probeInterval for an unresponsive node, none for a
+// node that is down.
 func (g *Gatherer) choose(visible []top.Key, budget int) (all []*query) {
 	now := g.now()
 	probing := make(map[string]bool)
@@ -397,7 +397,7 @@ func (g *Gatherer) choose(visible []top.Key, budget int) (all []*query) {
 		probing[n.ID] = true
 		return true
 	}
-	// A budget is not spent twice on a task.
+	// A task is selected once.
 	chosen := make(map[top.Key]bool)
 	for _, k := range visible {
 		t := g.tasks[k]
@@ -433,7 +433,7 @@ func (g *Gatherer) choose(visible []top.Key, budget int) (all []*query) {
 // run requests the files concurrently and applies the results.
 func (g *Gatherer) run(ctx context.Context, all []*query) {
 	var lanes [][]*query
-	last := make(map[string]int) // last lane of a node
+	last := make(map[string]int) // last lane of each node
 	nodes := make(map[string]*nodeResult)
 	for _, q := range all {
 		i, ok := last[q.NodeID]
@@ -465,9 +465,9 @@ func (g *Gatherer) run(ctx context.Context, all []*query) {
 			return nil
 		})
 	}
-	_ = group.Wait() // each query keeps its own error
+	_ = group.Wait() // errors are in the queries
 	if ctx.Err() != nil {
-		return // cancelled requests prove nothing
+		return // canceled requests prove nothing
 	}
 	for _, q := range all {
 		q.apply()
@@ -485,22 +485,23 @@ func (g *Gatherer) run(ctx context.Context, all []*query) {
 	}
 }
 
-// nodeResult is what the requests of a refresh show about a node.
+// nodeResult is what a refresh reveals about a node.
 type nodeResult struct {
-	responds      atomic.Bool // for at least one task
+	responds      atomic.Bool // to at least one request
 	failed        atomic.Int32
-	skip          atomic.Bool // send no more requests
-	skipHistories atomic.Bool // request no more histories
+	skip          atomic.Bool // send no further requests
+	skipHistories atomic.Bool // send no further requests for histories
 	problem       atomic.Pointer[string]
 }
 
-// maxFailed is the number of failed reads after which the node is at fault, not single tasks.
+// maxFailed is the number of failed reads after which the node is considered at fault instead of
+// single tasks.
 const maxFailed = 3
 
 func (a *nodeResult) add(q *query) {
 	hangs, refused := q.unreachable()
 	if q.history {
-		// A task can replace its history by a named pipe; that may cost others no more than one
+		// A task can replace its history with a named pipe; other tasks must not lose more than one
 		// timeout.
 		a.skipHistories.CompareAndSwap(false, hangs)
 		return
@@ -548,7 +549,7 @@ func (q *query) apply() {
 	}
 }
 
-// unreachable reports whether the request hung, or failed in a way that may be the node's
+// unreachable reports whether the request timed out, or failed in a way that may be the node's
 // fault.
 func (q *query) unreachable() (hangs, refused bool) {
 	var response api.UnexpectedResponseError

@@ -87,7 +87,7 @@ func TestRefresh(t *testing.T) {
 	must.NoError(t, json.Unmarshal(data, &again))
 	must.Eq(t, "mlp", again.Tasks[0].Job)
 
-	// A visible task's curve is read, but not again at once.
+	// A visible task's curve is read, but not with each refresh.
 	v = refresh(t, g, []top.Key{v.Tasks[0].Key()}, 100)
 	must.Eq(t, 1, c.Counts()["stream"])
 	must.Eq(t, 64, len(v.Tasks[0].Values))
@@ -175,7 +175,7 @@ func TestRefresh_noHistory(t *testing.T) {
 	must.Eq(t, 4, c.Counts()["stream"])
 }
 
-// Histories replaced by named pipes cost one timeout now and then, and make no node stale.
+// Histories replaced with named pipes occasionally cost one timeout, and make no node stale.
 func TestRefresh_pipes(t *testing.T) {
 	c := fake.New()
 	c.Node("aa11", "one")
@@ -214,8 +214,8 @@ func TestRefresh_invalid(t *testing.T) {
 	}
 }
 
-// A hanging node costs a refresh one timeout; its tasks are stale, and it is probed with one
-// file later.
+// A hanging node costs a refresh one timeout; its tasks are stale, and it is probed with one file
+// later.
 func TestRefresh_hangs(t *testing.T) {
 	c := fake.New()
 	c.Node("aa11", "one")
@@ -253,7 +253,7 @@ func TestRefresh_hangs(t *testing.T) {
 	must.Eq(t, 2, c.Files()-before)
 }
 
-// Errors that Nomad sends with status 200.
+// Nomad sends some errors with status 200.
 func TestRefresh_errorBody(t *testing.T) {
 	c := fake.New()
 	c.Node("aa11", "one")
@@ -326,7 +326,7 @@ func TestRefresh_old(t *testing.T) {
 	must.True(t, v.Nodes[0].Stale)
 }
 
-// A refresh of a thousand tasks stays within its budget, visible ones first and all in turn.
+// A refresh of a thousand tasks stays within its budget, visible tasks first and all in turn.
 func TestRefresh_thousand(t *testing.T) {
 	c := fake.New()
 	for n := range 20 {
@@ -359,7 +359,7 @@ func TestRefresh_thousand(t *testing.T) {
 	must.Len(t, 1000, v.Tasks)
 	oldest := slices.MinFunc(v.Tasks, func(a, b top.Task) int { return a.Read.Compare(b.Read) })
 	must.LessEq(t, 14*time.Second, g.now().Sub(oldest.Read))
-	// 21 s: one listing at first, then every 5 s.
+	// 21 s: an initial listing, then one every 5 s.
 	must.Eq(t, map[string]int{"nodes": 5, "allocations": 5, "variables": 5}, lists(c))
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/ebbtide/ebbtide/top"
 )
 
-// Ended returns the ended tasks whose events compare them with their twins, from the newest page
-// of allocations that Nomad still has. All reports that there are no older ones. It may be called
+// Ended returns the ended tasks whose events compare them with their twins, from the newest page of
+// allocations that Nomad still has. all is false if there are older ones. It may be called
 // concurrently with other methods.
 func (g *Gatherer) Ended(ctx context.Context) (ended []top.Ended, all bool, err error) {
 	stubs, meta, err := listPage(ctx, &api.QueryOptions{
@@ -52,8 +52,8 @@ func (g *Gatherer) Ended(ctx context.Context) (ended []top.Ended, all bool, err 
 	return ended, meta.NextToken == "", nil
 }
 
-// Shim reads the state of the shims and their entries, by path; those in before are not read
-// again. It may be called concurrently with other methods.
+// Shim reads the state of the shims and their entries, by path; those in before are not read again.
+// It may be called concurrently with other methods.
 func (g *Gatherer) Shim(ctx context.Context, before map[string]memory.Entry) (o memory.Overview, done map[string]memory.Entry, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()

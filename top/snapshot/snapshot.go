@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package snapshot fetches the snapshot on which a node's policy has decided last. The driver
-// keeps it in one of the node's allocations, where tasks cannot write; Nomad's API serves it.
+// Package snapshot fetches the snapshot of a node's last decision. The driver stores it in one of
+// the node's allocations, where tasks cannot write; Nomad's API serves it.
 package snapshot
 
 import (
@@ -28,7 +28,8 @@ import (
 const (
 	// MaxSize bounds a snapshot, in bytes. A thousand tasks take 0.1 MB.
 	MaxSize = 64 << 20
-	// MostAsked is how many allocations of a node are asked, atATime of them side by side.
+	// MostAsked is the maximum number of a node's allocations searched, atATime of them
+	// concurrently.
 	MostAsked = 256
 	atATime   = 8
 )
@@ -42,8 +43,8 @@ func OfAlloc(ctx context.Context, client *api.Client, id string) ([]byte, error)
 	return newest(ctx, client, []*api.Allocation{a})
 }
 
-// OfNode fetches the snapshot of a node, given by its name, its ID or the beginning of its ID; ""
-// is the only one that runs Ebbtide.
+// OfNode fetches the snapshot of a node, given its name, its ID or an ID prefix. "" selects the
+// only node that runs Ebbtide.
 func OfNode(ctx context.Context, client *api.Client, node string) ([]byte, error) {
 	n, err := ebbtideNode(ctx, client, node)
 	if err != nil {
@@ -59,7 +60,7 @@ func OfNode(ctx context.Context, client *api.Client, node string) ([]byte, error
 	if len(asked) == 0 {
 		return nil, fmt.Errorf("no task runs under Ebbtide on node %s, in the namespaces whose jobs the token can read", n.Name)
 	}
-	// It lies in the first of them.
+	// It is in the first of them.
 	slices.SortFunc(asked, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	data, err := newest(ctx, client, asked[:min(len(asked), MostAsked)])
 	if err != nil {
@@ -68,8 +69,8 @@ func OfNode(ctx context.Context, client *api.Client, node string) ([]byte, error
 	return data, nil
 }
 
-// ebbtideNode finds the node that a name or the beginning of an ID means, and for "" the
-// only one that runs Ebbtide's driver.
+// ebbtideNode returns the node with a name or ID prefix; for "" the only one that runs Ebbtide's
+// driver.
 func ebbtideNode(ctx context.Context, client *api.Client, name string) (*api.NodeListStub, error) {
 	all, _, err := client.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
@@ -97,8 +98,7 @@ func ebbtideNode(ctx context.Context, client *api.Client, name string) (*api.Nod
 	return nil, fmt.Errorf("%d nodes match, choose one with -node: %s", len(meant), strings.Join(names, ", "))
 }
 
-// isEbbtide reports whether the node's driver of that name is Ebbtide's: its own, or replacing
-// Nomad's docker driver.
+// isEbbtide reports whether a node's driver is Ebbtide's, which may replace Nomad's docker driver.
 func isEbbtide(driver string, drivers map[string]*api.DriverInfo) bool {
 	d := drivers[driver]
 	return d != nil && cluster.DriverAttribute(d.Attributes, "version") != ""
@@ -112,12 +112,12 @@ func usesEbbtide(a *api.Allocation, drivers map[string]*api.DriverInfo) bool {
 	return group != nil && slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return isEbbtide(t.Driver, drivers) })
 }
 
-// newest is the newest of the snapshots that allocations hold.
+// newest returns the newest of the allocations' snapshots.
 func newest(ctx context.Context, client *api.Client, allocs []*api.Allocation) ([]byte, error) {
 	var mu sync.Mutex
 	var found []byte
 	var errs []error
-	var reading errgroup.Group // errors are judged together
+	var reading errgroup.Group // errors are evaluated together
 	reading.SetLimit(atATime)
 	for _, a := range allocs {
 		reading.Go(func() error {
@@ -144,7 +144,7 @@ func newest(ctx context.Context, client *api.Client, allocs []*api.Allocation) (
 	return nil, fmt.Errorf("none of %d allocations has a snapshot: there was no decision yet, or the driver is older than this command", len(allocs))
 }
 
-// snapshotOf fetches the snapshot that lies in an allocation.
+// snapshotOf fetches the snapshot stored in an allocation.
 func snapshotOf(ctx context.Context, client *api.Client, a *api.Allocation) ([]byte, error) {
 	data, err := move.API{Client: client}.PrivateFile(ctx, a, private.SnapshotName, MaxSize)
 	if err != nil {
@@ -157,7 +157,7 @@ func snapshotOf(ctx context.Context, client *api.Client, a *api.Allocation) ([]b
 	return data, nil
 }
 
-// TakenAt is when a snapshot was taken; zero if it does not say so.
+// TakenAt returns the time of a snapshot; zero if unknown.
 func TakenAt(data []byte) time.Time {
 	var snapshot struct {
 		NowS float64 `json:"now_s"`

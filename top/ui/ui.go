@@ -26,7 +26,7 @@ type Source interface {
 }
 
 type Options struct {
-	Address  string // of Nomad's API, shown until the first view
+	Address  string // of Nomad's API, displayed until the first view
 	Query    top.Query
 	Interval time.Duration
 	// PerSecond limits the files read per second.
@@ -36,9 +36,9 @@ type Options struct {
 
 const curveInterval = 5 * time.Second
 
-// Run shows a cluster until the user quits or the context ends, which is not an error.
+// Run displays a cluster until the user quits or ctx ends, which is not an error.
 func Run(ctx context.Context, source Source, o Options, in io.Reader, out io.Writer) error {
-	// Quitting cancels a read in progress.
+	// Quitting cancels a running read.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	program := tea.NewProgram(newModel(ctx, source, o), tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler())
@@ -59,7 +59,7 @@ const (
 
 // model is the Bubble Tea model.
 type model struct {
-	ctx    context.Context // the program's: commands receive none
+	ctx    context.Context // passed here, since commands receive none
 	source Source
 	opts   Options
 	layout top.Layout
@@ -71,13 +71,13 @@ type model struct {
 	tab   top.Tab
 
 	screen screen
-	typing bool // a filter
+	typing bool // into the filter
 	table  top.Table
-	cursor int // table row
+	cursor int // selected row of the table
 	first  int // first visible row
 	scroll int // first visible line of the detail view or help
 
-	task    *top.Task // in the detail view, kept when the task is gone
+	task    *top.Task // in the detail view; kept when the task ends
 	gone    bool
 	curve   []status.Row
 	curveAt time.Time
@@ -203,7 +203,7 @@ func (m *model) move(rows int) {
 	m.first = max(0, min(m.first, len(m.table.Lines)-m.page()))
 }
 
-// Lines around the rows of a table.
+// Lines above and below the rows of a table.
 const above, below = 4, 1
 
 func (m model) page() int { return max(1, m.height-above-below) }
@@ -325,8 +325,8 @@ func (m *model) keyDetail(name string) {
 	m.scroll = max(0, min(m.scroll, len(m.body())-(m.height-1)))
 }
 
-// Bubble Tea drops attributes that the terminal lacks or NO_COLOR forbids; none carries
-// information alone.
+// Bubble Tea drops attributes that the terminal does not support or NO_COLOR forbids; none carries
+// information that is not in the text.
 const (
 	bold, faint, reverse, red = "\x1b[1m", "\x1b[2m", "\x1b[7m", "\x1b[31m"
 	plain                     = "\x1b[m"

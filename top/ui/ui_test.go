@@ -110,7 +110,7 @@ func TestThousand(t *testing.T) {
 
 func TestFilter(t *testing.T) {
 	m := press(begin(t, &cluster{view: tasks(100)}), "/", "0", "7", "q")
-	must.StrContains(t, shown(m), "filter: 07q_") // a letter here
+	must.StrContains(t, shown(m), "filter: 07q_") // letters, not commands
 	must.StrContains(t, shown(m), "none")
 	m = press(m, "backspace")
 	must.StrContains(t, shown(m), "job-0007")
@@ -138,7 +138,7 @@ func TestDetail(t *testing.T) {
 	m = press(m, "esc")
 	must.StrContains(t, shown(m), "> job-0000")
 	for _, tab := range []string{"2", "3", "4"} {
-		press(m, tab, "enter", "down", "up", "esc") // nothing to open
+		press(m, tab, "enter", "down", "up", "esc") // no tasks to open
 	}
 	must.StrContains(t, shown(press(m, "?")), "Columns")
 }

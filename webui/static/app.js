@@ -8,8 +8,8 @@ import { clock, day, el, fill, inTime, known, moment, num, percent, plural, setT
 
 const $ = (id) => document.getElementById(id);
 
-// What the server has told, by kind and key. A new stream fills next first, so that what is shown
-// stays until all of it is there.
+// Items from the server, by kind and key. A new stream fills next until it is complete, so the
+// page keeps showing data meanwhile.
 const kinds = ["task", "node", "gpu", "move", "done", "ended"];
 const empty = () => ({ head: null, single: {}, ...Object.fromEntries(kinds.map((k) => [k, new Map()])) });
 let data = empty();
@@ -51,7 +51,7 @@ function take(event, message) {
   later();
 }
 
-// The state of the connection.
+// Connection state.
 function live(ok, text) {
   const e = $("live");
   e.className = ok ? "ok" : "off";
@@ -75,7 +75,7 @@ const stream = new Stream(take, (error) => {
   }
 });
 
-/** Forgets what was shown: another token may not read it. */
+/** Clears the page: another token may not be allowed to read its data. */
 function forget() {
   data = empty();
   next = null;
@@ -83,7 +83,7 @@ function forget() {
   later();
 }
 
-// Drawing: once a frame at most.
+// Drawing: at most once per frame.
 let wanted = false;
 function later() {
   if (wanted) return;
@@ -406,7 +406,7 @@ const views = {
   },
 };
 
-// The task of the detail view.
+// Detail view.
 async function readTask() {
   const asked = detail;
   if (!asked) return;
@@ -485,7 +485,7 @@ function factsOf(t) {
   return all;
 }
 
-// What each policy would do.
+// Comparison of policies.
 const compared = { node: "", asked: false };
 async function askPolicies() {
   const node = $("policy-node").value;
@@ -542,7 +542,7 @@ function drawPolicies(c) {
   });
 }
 
-// What is on the screen is read first, and with curves.
+// Tasks on the screen are read first, with curves.
 let told = "";
 let telling = 0;
 function see(rows) {
@@ -581,7 +581,7 @@ function route(focus) {
   if (focus) title.focus();
 }
 
-// The token.
+// Token.
 function askToken(error = "") {
   const dialog = $("token-dialog");
   $("token-error").hidden = !error;

@@ -3,7 +3,7 @@
 
 import { clock, el, known, moment, num, svg } from "./text.js";
 
-/** The lines of known values; a gap where one is not known. */
+/** Returns a path through the known values, with gaps for unknown ones. */
 function path(points, x, y) {
   let d = "";
   let pen = false;
@@ -18,7 +18,7 @@ function path(points, x, y) {
   return d;
 }
 
-/** A curve without axes, for a cell of a table. */
+/** Returns a curve without axes, for a table cell. */
 export function spark(values) {
   const all = values.filter(known);
   const low = Math.min(...all);
@@ -29,7 +29,7 @@ export function spark(values) {
   return svg("svg", { class: "spark", viewBox: "0 0 100 20", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("path", { class: "line", d }));
 }
 
-/** Bounds that lie at figures people know. */
+/** Rounds bounds outwards to multiples of a round number. */
 function round(low, high) {
   if (low === high) {
     const by = Math.abs(low) || 1;
@@ -40,8 +40,8 @@ function round(low, high) {
 }
 
 /**
- * A chart over time: {title, unit(value), times, lines: [{name, values}], marks: [{time, text}],
- * zero}. Its text says what a person who does not see it would want to know.
+ * Returns a chart over time: {title, write(value), times, lines: [{name, values}], marks: [{time,
+ * text}], bounds}. Its label describes the lines for screen readers.
  */
 export function chart({ title, write = num, times, lines, marks = [], bounds }) {
   const all = lines.flatMap((l) => l.values.filter(known));

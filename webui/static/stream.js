@@ -1,11 +1,11 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// What is read from the server. The token is sent in a header, which EventSource cannot: the
+// Requests to the server. The token is sent in a header, which EventSource does not support, so
 // server-sent events are read with fetch().
 
 const tokenName = "ebbtide-token";
-const silent = 45_000; // ms after which a stream is taken for dead
+const silent = 45_000; // ms without events after which a stream is considered dead
 
 export const getToken = () => sessionStorage.getItem(tokenName) ?? "";
 export function setToken(token) {
@@ -18,7 +18,7 @@ function headers(more = {}) {
   return token ? { "X-Nomad-Token": token, ...more } : more;
 }
 
-/** What the server refused, in its words. */
+/** An error response, with the server's text. */
 export class Refused extends Error {
   constructor(status, text) {
     super(text);
@@ -31,17 +31,17 @@ async function answer(response) {
   throw new Refused(response.status, (await response.text()).trim() || response.statusText);
 }
 
-/** Asks for an object. */
+/** Requests an object. */
 export async function ask(path, params) {
   return (await answer(await fetch(`${path}?${new URLSearchParams(params)}`, { headers: headers() }))).json();
 }
 
-/** Tells which tasks are on the screen. */
+/** Reports the tasks on the screen. */
 export function tell(id, tasks) {
   return fetch("api/visible", { method: "PUT", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify({ id, tasks }) });
 }
 
-/** Reads events until the stream ends; on(event, data) is called for each. */
+/** Reads events until the stream ends, and calls on(event, data) for each. */
 async function read(signal, on) {
   const response = await answer(await fetch("api/events", { headers: headers(), signal }));
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -60,8 +60,8 @@ async function read(signal, on) {
 }
 
 /**
- * Keeps reading while the page is looked at. It calls on(event, data), and failed(error) when a
- * stream has ended; a refusal that a token can change is not tried again by itself.
+ * Reads events while the page is visible. It calls on(event, data), and failed(error) when a
+ * stream has ended. It stops after 401 and 403, which need another token.
  */
 export class Stream {
   #abort = null;
@@ -74,7 +74,7 @@ export class Stream {
   }
 
   #pause() {
-    // A tab that is out of sight for a moment keeps its stream.
+    // A tab that is briefly hidden keeps its stream.
     setTimeout(() => document.hidden && this.stop(), 20_000);
   }
 

@@ -3,14 +3,14 @@
 
 import { el } from "./text.js";
 
-const height = 30; // of a row in pixels, with its line, as in app.css
-const spare = 12; // rows beyond both edges, so that the keyboard finds the next one
+const height = 30; // of a row in pixels, with its border, as in app.css
+const spare = 12; // rows drawn beyond both edges, for keyboard navigation
 
 /**
- * A table that can be sorted and shows only the rows on the screen, however many there are.
+ * A sortable table that draws only the rows on the screen.
  *
- * A column is {key, title, cls, sort(row), cell(row, td)}: sort gives what it is sorted by, cell
- * fills a cell. The first column names the row.
+ * A column is {key, title, cls, sort(row), cell(row, td)}: sort returns the sort key, cell fills
+ * a cell. The first column is the row's header.
  */
 export class Table {
   #columns;
@@ -49,11 +49,11 @@ export class Table {
     this.#scroll = el("div", `scroll ${cls}`, this.table);
     this.#scroll.tabIndex = 0;
     this.#scroll.setAttribute("role", "region");
-    this.#scroll.setAttribute("aria-label", `${label}, rows`); // the section has the label already
+    this.#scroll.setAttribute("aria-label", `${label}, rows`); // the section already has the label
     this.#scroll.addEventListener("scroll", () => this.#later(), { passive: true });
     this.empty = el("p", "empty", empty);
     parent.append(this.#scroll, this.empty);
-    this.#body.addEventListener("focusin", () => this.#draw()); // the next row is there before the next key
+    this.#body.addEventListener("focusin", () => this.#draw()); // draw the next row before the next key press
     new ResizeObserver(() => this.#later()).observe(this.#scroll);
     this.#mark();
   }
@@ -77,7 +77,7 @@ export class Table {
     }
   }
 
-  /** Shows rows, in the order that was chosen. What is not known comes last. */
+  /** Shows rows in the selected order, unknown values last. */
   set(rows) {
     const column = this.#columns.find((c) => c.key === this.#sorted.key);
     const direction = this.#sorted.down ? -1 : 1;
@@ -95,7 +95,7 @@ export class Table {
     this.table.setAttribute("aria-rowcount", String(rows.length + 1));
     this.#scroll.hidden = rows.length === 0;
     this.empty.hidden = rows.length > 0;
-    if (rows.length === 0) { // hidden, it would not be drawn, and keep rows that another token may not read
+    if (rows.length === 0) { // a hidden table is not drawn, and would keep rows that another token may not read
       for (const tr of this.#elements.values()) tr.remove();
       this.#elements = new Map();
     }
@@ -112,14 +112,14 @@ export class Table {
   }
 
   #draw() {
-    if (!this.#scroll.offsetParent || this.#drawing) return; // another view is shown
+    if (!this.#scroll.offsetParent || this.#drawing) return; // hidden
     this.#drawing = true;
     const focused = document.activeElement;
     const first = Math.max(0, Math.floor(this.#scroll.scrollTop / height) - spare);
     const last = Math.min(this.#rows.length, Math.ceil((this.#scroll.scrollTop + this.#scroll.clientHeight) / height) + spare);
     this.above.firstChild.style.height = `${first * height}px`;
     this.below.firstChild.style.height = `${(this.#rows.length - last) * height}px`;
-    // What is not shown any more goes first: a row that moves would lose the focus.
+    // Remove rows first: moving a remaining row would take its focus.
     const keep = new Map();
     const shown = new Set(this.#rows.slice(first, last).map(this.key));
     for (const [key, tr] of this.#elements) if (!shown.has(key)) tr.remove();
@@ -136,7 +136,7 @@ export class Table {
       at = tr;
     }
     this.#elements = keep;
-    if (focused !== document.activeElement && this.#body.contains(focused)) focused.focus({ preventScroll: true }); // it was sorted elsewhere
+    if (focused !== document.activeElement && this.#body.contains(focused)) focused.focus({ preventScroll: true }); // sorting has moved it
     this.#drawing = false;
     this.onVisible(this.#rows.slice(first, last));
   }

@@ -1,12 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// How numbers and times are written, and how elements are made. Nothing here makes markup of a
-// text: names and messages come from jobs and tasks.
+// Formatting of numbers and times, and creation of elements. Texts are never parsed as markup:
+// names and messages come from jobs and tasks.
 
 export const known = (n) => typeof n === "number" && Number.isFinite(n);
 
-/** A number with four digits, as people write it. */
+/** Formats a number with four digits. */
 export function num(n) {
   if (!known(n)) return "–";
   const size = Math.abs(n);
@@ -14,10 +14,10 @@ export function num(n) {
   return String(Number(n.toPrecision(4)));
 }
 
-/** A fraction as a percentage. */
+/** Formats a fraction as a percentage. */
 export const percent = (n) => (known(n) ? `${Math.round(n * 100)} %` : "–");
 
-/** A time span in seconds: "42 s", "5 m 10 s", "2 h 3 m", "3 d 4 h". */
+/** Formats a duration in seconds: "42 s", "5 m 10 s", "2 h 3 m", "3 d 4 h". */
 export function span(s) {
   if (!known(s)) return "–";
   const sign = s < 0 ? "−" : "";
@@ -28,10 +28,10 @@ export function span(s) {
   return `${sign}${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
-/** Seconds until a time; NaN if it is not known. */
+/** Returns the seconds until a time; NaN if unknown. */
 export const until = (time, now) => (time ? (Date.parse(time) - now) / 1000 : NaN);
 
-/** When something will be, as a span. */
+/** Formats the duration until a time. */
 export function inTime(time, now) {
   const s = until(time, now);
   return known(s) ? (s <= 0 ? "now" : span(s)) : "–";
@@ -43,10 +43,10 @@ export const clock = (time) => clockFormat.format(new Date(time));
 export const day = (time) => dayFormat.format(new Date(time));
 export const moment = (time) => (time ? `${day(time)} ${clock(time)}` : "–");
 
-/** A count with its noun. */
+/** Formats a count with its noun. */
 export const plural = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
 
-/** An element with a class and children: elements or texts. */
+/** Creates an element with a class and children: elements or texts. */
 export function el(name, cls, ...children) {
   const e = document.createElement(name);
   if (cls) e.className = cls;
@@ -56,7 +56,7 @@ export function el(name, cls, ...children) {
 
 const svgNS = "http://www.w3.org/2000/svg";
 
-/** An SVG element with attributes. */
+/** Creates an SVG element with attributes. */
 export function svg(name, attributes, ...children) {
   const e = document.createElementNS(svgNS, name);
   for (const [key, value] of Object.entries(attributes)) e.setAttribute(key, value);
@@ -64,12 +64,12 @@ export function svg(name, attributes, ...children) {
   return e;
 }
 
-/** Sets a text, and leaves the document alone where it is the same. */
+/** Sets an element's text; does not touch the document if it is unchanged. */
 export function setText(e, text) {
   if (e.textContent !== text) e.textContent = text;
 }
 
-/** Fills an element again only if what it is made of has changed. */
+/** Replaces an element's children only if the data they are created from has changed. */
 export function fill(e, data, make) {
   const sign = JSON.stringify(data);
   if (e.dataset.sign === sign) return;

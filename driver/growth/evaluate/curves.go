@@ -104,7 +104,7 @@ func orient(goal growth.Goal, v []float64) []float64 {
 	return u
 }
 
-// isotonic is the best non-increasing fit (pool adjacent violators).
+// isotonic returns the best non-increasing fit (pool adjacent violators).
 func isotonic(u []float64) []float64 {
 	type block struct {
 		mean float64

@@ -223,8 +223,7 @@ func (a *authors) Measure() growth.Estimate {
 	return a.est
 }
 
-// spearman is the rank correlation with ties at their mean rank; 0 if either side is
-// constant.
+// spearman returns the rank correlation with ties at their mean rank; 0 if either side is constant.
 func spearman(a, b []float64) float64 {
 	if len(a) < 3 {
 		return math.NaN()

@@ -3,7 +3,7 @@
 
 // Package auto divides a node's CPU among tasks of all kinds. It is Ebbtide's own:
 //
-//   - services get what their response times need, up to service_share;
+//   - services get what their response times require, up to service_share;
 //   - training tasks share the rest by fair finish (package fsp), where an acceptable
 //     target is their quality point and an objective their end;
 //   - tasks without progress data get their fair shares.
@@ -19,7 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/internal/waterfill"
 )
 
-// Rules besides those of fsp.
+// Rules in addition to fsp's.
 const (
 	// RuleService: the service has what its response time requires.
 	RuleService = "auto.service"
@@ -39,7 +39,7 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	services := divide(s, p)
 	in := s
 	in.Tasks = slices.Clone(s.Tasks)
-	rest, left := policy.Share(1), policy.Share(1) // by limits, and by use
+	rest, left := policy.Share(1), policy.Share(1) // by limits; by use
 	for i, t := range s.Tasks {
 		switch {
 		case t.Service():
@@ -51,7 +51,7 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 		}
 	}
 	out := fsp.Decide(in, p.Fsp)
-	// Fair shares are Nomad's; as a ceiling they would only waste CPU.
+	// Fair shares are Nomad's; as quotas they would only waste CPU.
 	free := !slices.ContainsFunc(in.Tasks, func(t policy.Task) bool { return t.Service() || !t.Ended && t.RemainingCPUS != nil })
 	for i, t := range s.Tasks {
 		d := &out.Tasks[i]
@@ -83,9 +83,9 @@ type service struct {
 	rule, why string
 }
 
-// divide returns the services' outcomes, by their place in the snapshot. If they need
-// more than their maximum together, those that miss their objectives are cut first,
-// down to their fair shares: an unreachable objective costs the others nothing.
+// divide returns the services' outcomes, by index in the snapshot. If they need more than their
+// maximum together, those that miss their objectives are cut first, down to their fair shares: an
+// unreachable objective costs other services nothing.
 func divide(s policy.Snapshot, p Params) []service {
 	out := make([]service, len(s.Tasks))
 	claims := make([]waterfill.Claim, len(s.Tasks))
@@ -129,12 +129,12 @@ func divide(s policy.Snapshot, p Params) []service {
 	return out
 }
 
-// need computes the share that a service needs to meet its objective, since its
-// response time is inversely proportional to the CPU it had: its use, or its limit
-// while it answered. The aim is within the tolerance, on the safe side.
+// need computes the share that a service needs to meet its objective, assuming that its response
+// time is inversely proportional to the CPU it had: its use, or its limit while it responded. The
+// aim is within the tolerance, on the safe side.
 //
-// On an event the response time stems from another set of tasks, so a limit is kept:
-// several events in an interval would otherwise apply it several times.
+// On an event the response time was measured with another set of tasks, so a limit is kept: several
+// events in an interval would otherwise apply it several times.
 func need(t policy.Task, event policy.Event, fair policy.Share, p Params) service {
 	o := service{class: class(t, p.Tolerance), rule: RuleKeep}
 	within := func(part float64) policy.Share {
@@ -165,7 +165,7 @@ func need(t policy.Task, event policy.Event, fair policy.Share, p Params) servic
 	return o
 }
 
-// class is DQoES's: better or worse than the objective by more than the tolerance, or
+// class returns DQoES's class: better or worse than the objective by more than the tolerance, or
 // satisfied.
 func class(t policy.Task, tolerance float64) policy.Class {
 	if t.ResponseS == nil {

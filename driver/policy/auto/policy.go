@@ -36,7 +36,7 @@ func Policy() policy.Policy {
 	}.Policy()
 }
 
-// tolerance is DQoES's option, which sets a parameter of this policy, too.
+// tolerance returns DQoES's option, which also sets a parameter of this policy.
 func tolerance() policy.Option {
 	o := dqoes.Options()[0]
 	o.Param = "tolerance"
@@ -47,8 +47,8 @@ func tolerance() policy.Option {
 type Params struct {
 	// Fsp are those of fair finish.
 	Fsp fsp.Params `json:"fsp" strict:"optional"`
-	// ServiceShare is the maximum part of the pool, in (0, 1], for services together
-	// while there are training tasks.
+	// ServiceShare is the maximum fraction of the pool, in (0, 1], for all services while there are
+	// training tasks.
 	ServiceShare float64 `json:"service_share" strict:"optional"`
 	// Tolerance is the relative deviation of response times, in (0, 1), that satisfies
 	// (α of DQoES).

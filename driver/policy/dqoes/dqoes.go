@@ -180,7 +180,7 @@ func (n *node) published() {
 	}
 }
 
-// part is the service's part of its class's sum, signed like the step.
+// part returns the service's part of its class's sum, signed like the step.
 func (n *node) part(i int) float64 {
 	switch n.class[i] {
 	case policy.Good:
@@ -205,7 +205,7 @@ func (n *node) proportional() {
 	}
 }
 
-// shortAim is the aim on a short pool, as a part of o.
+// shortAim returns the aim on a short pool, as a part of o.
 func (n *node) shortAim() float64 { return 1 + n.params.Alpha/4 }
 
 // moveTowards moves the limits towards response times of aim·o.
@@ -225,7 +225,7 @@ func (n *node) moveTowards(aim float64) {
 	}
 }
 
-// need is the limit for a response time of aim·o; 0 if unknown.
+// need returns the limit for a response time of aim·o; 0 if unknown.
 func (n *node) need(i int, aim float64) policy.Share {
 	t := n.Tasks[i]
 	if n.class[i] == policy.Unmeasured || t.Use == 0 || *t.ResponseS == 0 {

@@ -30,8 +30,8 @@ func Policy() policy.Policy {
 	}.Policy()
 }
 
-// Options are the agent options of Params. The agent's default step is ours; dqoes_step
-// = "published" with dqoes_headroom = false is the thesis.
+// Options returns the agent options of Params. The agent's default step is ours; dqoes_step =
+// "published" with dqoes_headroom = false is the thesis.
 func Options() []policy.Option {
 	return []policy.Option{
 		{Name: "dqoes_alpha", Kind: policy.KindNumber, Default: `0.1`, Param: "alpha", Allowed: "> 0, < 1",

@@ -47,26 +47,26 @@ const (
 
 // Decide runs Algorithms 2, 3 and 1, in this order, on a valid snapshot.
 //
-// Every limit L of the result is in [φ/β, 1], φ being the task's fair share (1/n with
-// equal entitlements). The papers have the floor in CL only, where a task in NL beside
-// a far faster one, or in WL with a limit from a time with more tasks, would starve.
+// Every limit L of the result is in [φ/β, 1], φ being the task's fair share (1/n with equal
+// entitlements). The papers have the floor in CL only; then a task in NL next to a far faster one,
+// or in WL with a limit from when there were more tasks, would starve.
 //
-// Algorithm 2. A New task enters NL with L = 1 and is compared with α from the next run
-// on; a known growth already counts in ΣG and α. An event resets the interval before
-// Algorithm 1 runs, so a run with all tasks in CL ends with twice the initial interval.
-// A task that left is missing from the snapshot.
+// Algorithm 2. A New task enters NL with L = 1 and is compared with α from the next run on; a known
+// growth already counts in ΣG and α. An event resets the interval before Algorithm 1 runs, so a run
+// with all tasks in CL ends with twice the initial interval. A task that left is missing from the
+// snapshot.
 //
-// Algorithm 3 uses the categories and growths before the changes that its α causes. It
-// averages G where the paper has P, because Algorithm 1 compares α with G: as P = G·R,
-// a task on a tenth of the pool would be compared with a tenth of its growth. Averages
-// omit tasks without G, sums omit categories without any; if none remains, α is Off, so
-// that converged tasks stay converged when a new one joins.
+// Algorithm 3 uses the categories and growths before the changes that its α causes. It averages G
+// where the paper has P, because Algorithm 1 compares α with G: as P = G·R, a task on a tenth of
+// the pool would be compared with a tenth of its growth. Averages omit tasks without G, sums omit
+// categories without any; if none remains, α is Off, so converged tasks stay converged when a new
+// one joins.
 //
-// Algorithm 1. Categories change only on new evidence (policy.Task.Fresh). G ≥ α
-// tolerates a relative error of 1e-9, so that tasks with equal growth stay together. G
-// = 0 is never ≥ α: with α = 0, tasks that stand still would count as growing. If ΣG is
-// 0, so is each part. G is weighted by fair share, φG/ΣφG, which with equal
-// entitlements is the published G/ΣG. A lone task has L = 1.
+// Algorithm 1. Categories change only on new evidence (policy.Task.Fresh). G ≥ α tolerates a
+// relative error of 1e-9, so tasks with equal growth are treated alike. G = 0 is never ≥ α: with α
+// = 0, tasks without progress would count as growing. If ΣG is 0, so is each fraction. G is
+// weighted by fair share, φG/ΣφG, which with equal entitlements is the published G/ΣG. A lone task
+// has L = 1.
 //
 // The interval doubles while all tasks are converged; the caller bounds it.
 func Decide(s policy.Snapshot, p Params) policy.Outcome {
@@ -85,8 +85,8 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	return policy.Outcome{Tasks: n.limit(), Alpha: &n.alpha, IntervalS: interval, Floor: 1 / p.Beta}
 }
 
-// Growth returns a task's G, or nil: not enough reports, not a training task, or no CPU
-// used in the last interval.
+// Growth returns a task's G; nil for a service, without enough reports, or if no CPU was used in
+// the last interval.
 func Growth(t policy.Task, event policy.Event) *float64 {
 	if t.Service() || t.Use == 0 && event == policy.EventNone {
 		return nil
@@ -98,13 +98,13 @@ type node struct {
 	tasks  []policy.Task
 	params Params
 	growth []*float64
-	weight []float64 // entitlement, relative to the largest
-	equal  bool      // all weights are equal
+	weight []float64 // entitlement relative to the largest
+	equal  bool      // weights are equal
 	floor  []policy.Share
-	alpha  float64           // or Off
-	before []policy.Category // with new tasks already in NL
+	alpha  float64           // α, or Off
+	before []policy.Category // categories, with new tasks already in NL
 	after  []policy.Category
-	sum    total    // of growths by weight
+	sum    total    // of growths, weighted
 	words  sentence // buffer reused by all tasks
 }
 
@@ -127,7 +127,7 @@ func newNode(s policy.Snapshot, p Params) *node {
 		n.growth[i] = Growth(t, s.Event)
 		n.weight[i] = float64(n.floor[i] / most)
 		n.equal = n.equal && n.weight[i] == 1
-		// 0 would mean no limit: not even a huge β may lead to it.
+		// 0 would mean no limit, so a huge β must not result in it.
 		n.floor[i] = max(n.floor[i]/policy.Share(p.Beta), math.SmallestNonzeroFloat64)
 		if n.before[i] = t.Category; t.Category == policy.New {
 			n.before[i] = policy.NL // Algorithm 2, line 7
@@ -147,8 +147,8 @@ func (n *node) threshold() {
 		n.alpha = Off // lines 2–4
 		return
 	}
-	// Lines 5–6, a lone task, need no case: one category is empty, and half the mean of
-	// the other is half its growth.
+	// A lone task, lines 5–6, needs no case: one category is empty, and half the mean of the other
+	// is half its growth.
 	in := func(c policy.Category) total {
 		return n.add(func(i int) float64 {
 			if n.before[i] == c {

@@ -55,8 +55,8 @@ func adaptive(tasks ...policy.Task) input {
 	return in
 }
 
-// The project's test vector: growths 0.6, 0.3, 0.1, categories NL, WL, CL after the
-// transition, β = 2, L of the watched task 0.4.
+// The project's test vector: growths 0.6, 0.3, 0.1, categories NL, WL, CL after the transition, β =
+// 2, limit of the task in WL 0.4.
 func TestDecide_vector(t *testing.T) {
 	out := fixed(0.35,
 		task("a", policy.NL, 0.6, 1),
@@ -75,8 +75,8 @@ func TestDecide_vector(t *testing.T) {
 		out.Tasks[2].Why)
 }
 
-// Algorithm 1, lines 2–13, on the first of two tasks; the second keeps the node from
-// being all in CL.
+// Algorithm 1, lines 2–13, on the first of two tasks; the second prevents the case that all are in
+// CL.
 func TestDecide_categories(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -235,7 +235,7 @@ func TestDecide_lone(t *testing.T) {
 			must.Eq(t, 1.0, float64(out.Tasks[0].Bound()))
 		})
 	}
-	// With a fixed α, NL can slow down even alone.
+	// With a fixed α, a lone task in NL can slow down.
 	out := fixed(0.5, task("a", policy.NL, 0.3, 0.5)).decide()
 	must.Eq(t, []string{RuleLone}, rules(out))
 	must.Eq(t, 1.0, float64(out.Tasks[0].Bound()))
@@ -337,8 +337,7 @@ func TestDecide_adaptiveAlpha(t *testing.T) {
 	}
 }
 
-// A converged task must not become a growing one because an unmeasured newcomer makes α
-// 0.
+// An unmeasured newcomer, which makes α 0, must not turn a converged task into a growing one.
 func TestDecide_joinLeavesConverged(t *testing.T) {
 	in := adaptive(task("old", policy.CL, 0.01, 1), task("older", policy.CL, 0.03, 1), unmeasured("young", policy.New, 1))
 	in.Event = policy.EventJoin
@@ -403,8 +402,7 @@ func rules(out policy.Outcome) []string {
 	return rs
 }
 
-// A category changes only on new evidence: a slow interval and a join after it are one
-// measurement.
+// A category changes only on new evidence: a slow interval and a join after it are one measurement.
 func TestDecide_fresh(t *testing.T) {
 	slow := task("slow", policy.NL, 0.1, 0.5)
 	slow.Epoch, slow.CategoryEpoch = 7, 6
@@ -459,7 +457,7 @@ func TestDecide_unknown(t *testing.T) {
 	must.Eq(t, 0.5, in.decide().Floor)
 }
 
-// stale is a task without new measurements since its last categorisation.
+// stale returns a task without new measurements since its last categorisation.
 func stale(t policy.Task) policy.Task {
 	t.Epoch, t.CategoryEpoch = 7, 7
 	return t

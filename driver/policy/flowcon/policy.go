@@ -49,7 +49,7 @@ func Options() []policy.Option {
 type Params struct {
 	// Alpha is the threshold on G below which a task counts as converging.
 	Alpha Alpha `json:"alpha" strict:"optional"`
-	// Beta is β ≥ 1 of the floor: the minimum limit is the fair share / β.
+	// Beta is the β ≥ 1 of the floor: the minimum limit is the fair share / β.
 	Beta float64 `json:"beta" strict:"optional"`
 }
 
@@ -68,7 +68,7 @@ func CheckParams(p Params) error {
 	return errs.Err()
 }
 
-// Alpha is the threshold α: a fixed number, or adaptive (Algorithm 3), the zero value.
+// Alpha is the threshold α: a constant, or adaptive (Algorithm 3), the zero value.
 type Alpha struct {
 	fixed bool
 	value float64
@@ -77,7 +77,7 @@ type Alpha struct {
 // FixedAlpha returns a constant threshold, in the unit of G.
 func FixedAlpha(value float64) Alpha { return Alpha{fixed: true, value: value} }
 
-// Fixed returns the threshold; false if it is adaptive.
+// Fixed returns the threshold; ok is false if it is adaptive.
 func (a Alpha) Fixed() (value float64, ok bool) { return a.value, a.fixed }
 
 func (a Alpha) MarshalJSON() ([]byte, error) {

@@ -58,7 +58,7 @@ func inputs(growth *rapid.Generator[*float64]) *rapid.Generator[input] {
 	})
 }
 
-// edges are the category changes that Algorithm 1 allows in one run.
+// edges returns the category changes that Algorithm 1 allows in one run.
 func edges() map[policy.Category][]policy.Category {
 	return map[policy.Category][]policy.Category{
 		policy.New: {policy.NL},
@@ -89,7 +89,7 @@ func TestDecide_properties(t *testing.T) {
 			if Growth(was, in.Event) == nil {
 				if d.Category == policy.NL { // unmeasured or new: never limited
 					must.Eq(t, 1, d.Bound())
-				} else { // idle: nothing changes
+				} else { // idle: unchanged
 					must.Eq(t, was.Category, d.Category)
 				}
 			}
@@ -150,7 +150,7 @@ func TestDecide_unitOfEntitlement(t *testing.T) {
 	})
 }
 
-// Splitting a task in two changes nothing for the others.
+// Splitting a task into two does not affect the others.
 func TestDecide_split(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(growths()).Draw(t, "in")
@@ -170,7 +170,7 @@ func TestDecide_split(t *testing.T) {
 	})
 }
 
-// A task that stands still is in CL after two runs and stays there.
+// A task without growth is in CL after two runs and stays there.
 func TestDecide_settles(t *testing.T) {
 	in := adaptive(task("a", policy.New, 0, 1), task("b", policy.New, 0, 1), task("c", policy.New, 1, 1))
 	want := [][]policy.Category{

@@ -5,8 +5,8 @@ package fsp
 
 import "github.com/ebbtide/ebbtide/driver/policy"
 
-// departures lists the differences from the papers on FSP and PSBS. The figures are
-// from TestFigures: 12 jobs on two cores, against fair sharing.
+// departures lists the differences from the papers on FSP and PSBS. The figures are TestFigures':
+// 12 jobs on two cores, relative to fair sharing.
 func departures() []policy.Departure {
 	return []policy.Departure{
 		{

@@ -20,9 +20,9 @@ type load struct {
 	arrives, size, weight, cap float64
 	quality                    float64 // part of the size
 	unknown                    bool
-	wrong                      float64 // factor of the error of the size's estimate; 0 = exact
+	wrong                      float64 // factor of the estimated size's error; 0 = exact
 	constantError              bool    // the estimate does not improve over time
-	claims                     float64 // the remaining work that it always claims; 0 = honest
+	claims                     float64 // remaining work it always reports; 0 = its own
 	noise                      float64 // σ of log2 of each estimate's error, in addition to wrong
 }
 
@@ -42,7 +42,7 @@ func (s *state) sized() bool { return s.finish > 0 || !s.unknown && s.wrong == 0
 
 func (s *state) gone() bool { return s.finish > 0 && s.fair >= s.used*(1-1e-9) }
 
-// fluid is a node with fluid CPU, simulated from event to event.
+// fluid is a node with infinitely divisible CPU, simulated from event to event.
 type fluid struct {
 	pool     float64
 	interval float64 // 0: decisions at events only
@@ -51,12 +51,12 @@ type fluid struct {
 
 	now    float64
 	tasks  []*state
-	orders int // changes of the task in front
+	orders int // changes of the first task
 }
 
 type divide func(f *fluid)
 
-// run returns each load's time to its end and to its quality point.
+// run returns the time of each load's end and of its quality point, in seconds from its arrival.
 func (f *fluid) run(loads []load, decide divide) (finish, quality []float64) {
 	f.now, f.tasks, f.orders = 0, nil, 0
 	for i, l := range loads {
@@ -134,8 +134,8 @@ func (f *fluid) run(loads []load, decide divide) (finish, quality []float64) {
 	return finish, quality
 }
 
-// effective returns the rates that weights produce: an ended task's part goes to the
-// others, and a task without a decision has its fair share.
+// effective returns the rates that weights result in: an ended task's share goes to the others, and
+// a task without a decision has its fair share.
 func (f *fluid) effective() []float64 {
 	claims := make([]waterfill.Claim, len(f.tasks))
 	weights := 0.0

@@ -1,38 +1,36 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package fsp divides a node's CPU by fair finish: tasks are served one after the
-// other, and none ends later than under fair sharing. It is the Fair Sojourn Protocol
-// (Friedman and Henderson, SIGMETRICS 2003) with the weights and late jobs of PSBS
-// (Dell'Amico et al., IEEE Trans. Computers 2016) and an order of preference.
+// Package fsp divides a node's CPU by fair finish: tasks are served one after the other, and none
+// ends later than under fair sharing. It is the Fair Sojourn Protocol (Friedman and Henderson,
+// SIGMETRICS 2003) with the weights and late jobs of PSBS (Dell'Amico et al., IEEE Trans. Computers
+// 2016) and an order of preference.
 //
-// Each task has a twin, which gets what fair sharing would have given the task:
+// Each task has a twin, which receives what fair sharing would have given the task:
 //
 //	f  service of the twin      S = a + r  size (a: CPU time used, r: remaining)
 //	v = S − f  remaining work of the twin
 //	d  end of the twin if no task joins
 //
-// An ended task stays as a ghost until its twin ends. Tasks of unknown size run at
-// their twin's rate; K cores are left for the others.
+// An ended task stays as a ghost until its twin ends. Tasks of unknown size run at their twin's
+// rate; K cores are left for the others.
 //
 // The guard. In the order of d, the prefix up to task k has the slack
 //
 //	slack_k = K·(d_k − now) − Σ_{j ≤ k} r_j − φ·Σ_{j > k} (service of twin j until d_k)
 //
-// where the last sum has no ghosts, and φ = Params.Floor. K changes as twins end, so
-// K·(d_k − now) stands for its integral. While every slack is ≥ 0, all r_k can be
-// served by d_k with each task at φ times its twin's rate or more. Service beyond that
-// floor reduces the slack of the prefixes without the task; neither time nor a joining
-// task reduces a slack. Without caps the order of two twins' ends is independent of
-// joins, so when a task n joins
+// where the last sum excludes ghosts, and φ = Params.Floor. K changes as twins end, so K·(d_k −
+// now) stands for its integral. While every slack is ≥ 0, all r_k can be served by d_k with each
+// task at φ times its twin's rate or more. Service beyond that floor reduces the slack of the
+// prefixes without the task; neither time nor a joining task reduces a slack. Without caps the
+// order of two twins' ends is independent of joins, so when a task n joins
 //
 //	before k    K·(d_k − now) grows by v_n = r_n
 //	after k     it grows by the service of twin n until then, of which φ is the floor's
 //	slack_n     is at least that of its predecessor
 //
-// So with exact sizes, without caps and with fluid CPU no task ends later than its
-// twin, for every order, every floor, and every interval in which no task joins or ends
-// unnoticed.
+// So with exact sizes, without caps and with fluid CPU no task ends later than its twin, for every
+// order, every floor, and every interval in which no task joins or ends unnoticed.
 package fsp
 
 import (
@@ -66,28 +64,26 @@ const (
 const (
 	// rounding is the relative rounding error of sums.
 	rounding = 1e-12
-	// maxForecast is the maximum number of tasks whose ends are predicted: 100 tasks
-	// take 10 ms, ten times as many a hundred times as long.
+	// maxForecast is the maximum number of tasks whose ends are predicted: 100 tasks take 10 ms,
+	// ten times as many a hundred times as long.
 	maxForecast = 100
-	// least is the minimum limit and the minimum part of the pool that services leave:
-	// a limit of 0 would mean none.
+	// least is the minimum limit, as 0 would mean none, and the minimum fraction of the pool left
+	// by services.
 	least = 1e-9
 )
 
 // Decide divides the pool on a valid snapshot.
 //
-// The guard holds until the next decision: for Snapshot.IntervalS or, if 0, until a
-// task joins or leaves or a twin ends. A task that could exhaust a slack before then
-// gets a part of the rate only, so no timer is needed.
+// The guard holds until the next decision: for Snapshot.IntervalS or, if 0, until a task joins or
+// leaves or a twin ends. A task that could exhaust a slack before then gets only a fraction of the
+// rate, so no timer is needed.
 //
-// After unknown tasks and floors, late tasks are served first. CPU that tasks in front
-// cannot use because of their caps goes to the next task even against the guard, as
-// idle CPU would help no task. No hysteresis is needed: served tasks stay in front, and
-// with estimates off by 7 % the front changes two to three times per task instead of
-// two.
+// After unknown tasks and floors, late tasks are served first. CPU that the first tasks cannot use
+// because of their caps goes to the next task despite the guard, as idle CPU would help no task. No
+// hysteresis is needed: served tasks stay first, and with estimates off by 7 % the first task
+// changes two to three times per task instead of twice.
 //
-// FlowCon's categories are informational and for the shim: CL means past the quality
-// point.
+// FlowCon's categories are informational and for the shim: CL means past the quality point.
 func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	n := newNode(s, p)
 	n.forecast()
@@ -98,7 +94,7 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 		// Without a limit it keeps its entitlement.
 		out.Tasks[i] = policy.Decision{ID: t.ID, Kind: policy.Service, Unknown: true, Rule: RuleService, Why: whyService(t), Fair: &policy.Fair{}}
 	}
-	// CPU that no task is known to be able to use limits nobody.
+	// CPU that no task is known to be able to use limits no task.
 	spare, weights := n.pool, 0.0
 	for _, j := range n.decided {
 		if spare -= j.served; !j.ended {
@@ -142,39 +138,39 @@ func later(now, seconds float64) *float64 {
 // job is a task that shares the pool. Amounts are in CPU-seconds, rates in cores, times
 // in seconds from now.
 type job struct {
-	task         int     // in the snapshot
+	task         int     // index in the snapshot
 	id           string  // breaks ties
-	weight, most float64 // entitlement, relative to the largest; cap
+	weight, most float64 // entitlement relative to the largest; cap
 	known, ended bool
 
 	size float64 // v at the start
 	due  float64 // d
 
-	// These change during the simulation.
+	// Changed by the simulation.
 	twin, rate      float64 // v, and the twin's rate
 	left, toQuality float64 // r, and its part up to the quality point
 	served          float64 // the task's rate
 	done            bool
 	rule            string
-	end             float64 // when it ended
+	end             float64 // time of its end
 }
 
 func (j *job) late() bool { return j.known && j.twin == 0 && !j.done }
 
-// cap is the maximum rate, room what is left of it.
+// cap returns the maximum rate; room is the unused part of it.
 func (j *job) cap() float64  { return j.most }
 func (j *job) room() float64 { return j.most - j.served }
 
 type node struct {
 	params Params
-	pool   float64 // left by services, in cores
+	pool   float64 // cores left by services
 	jobs   []job
-	order  []*job // jobs of known size, by d
-	// For each prefix of order: the integral of K until its d, and the service of later
-	// twins until then, without ghosts.
+	order  []*job // of known size, by d
+	// For each prefix of order: the integral of K until its d, and the service of later twins until
+	// then, without ghosts.
 	work, behind []float64
-	now, spent   float64 // time, and the integral of K so far
-	decided      []job   // jobs until the next decision
+	now, spent   float64 // time, and the integral of K until it
+	decided      []job   // jobs as of the decision
 }
 
 func newNode(s policy.Snapshot, p Params) *node {
@@ -191,7 +187,7 @@ func newNode(s policy.Snapshot, p Params) *node {
 		}
 		j := job{
 			task: i, id: t.ID, known: t.Ended || t.RemainingCPUS != nil, ended: t.Ended, done: t.Ended,
-			weight: max(t.Entitlement/heaviest, rounding), // no time may overflow
+			weight: max(t.Entitlement/heaviest, rounding), // times must not overflow
 			most:   n.pool, twin: math.Inf(1), left: math.Inf(1),
 		}
 		if t.CapCores > 0 {
@@ -213,9 +209,8 @@ func newNode(s policy.Snapshot, p Params) *node {
 	return n
 }
 
-// capacity returns the cores that services leave to the other tasks. A service holds
-// its use up to its limit; beyond, it has borrowed. The others keep at least their
-// floor.
+// capacity returns the cores left by services to the other tasks. A service holds its use up to its
+// limit; use beyond that is borrowed. The others keep at least their floor.
 func capacity(s policy.Snapshot, p Params) float64 {
 	free, training := 1.0, 0.0
 	for i, fair := range s.FairShares() {
@@ -228,8 +223,7 @@ func capacity(s policy.Snapshot, p Params) float64 {
 	return float64(s.PoolCores) * max(free, p.Floor*training, least)
 }
 
-// divide shares cores by entitlement among the participating jobs, up to each one's
-// maximum.
+// divide splits cores by entitlement among the jobs selected by part, each up to most.
 func (n *node) divide(cores float64, most func(*job) float64, part func(*job) bool) []float64 {
 	claims := make([]waterfill.Claim, len(n.jobs))
 	for i := range n.jobs {
@@ -240,8 +234,8 @@ func (n *node) divide(cores float64, most func(*job) float64, part func(*job) bo
 	return waterfill.Divide(cores, claims)
 }
 
-// share sets the rates of the twins. It returns the cores left by those of unknown
-// size, and the time until the next known twin ends.
+// share sets the twins' rates. It returns the cores left by twins of unknown size, and the time
+// until the next known twin ends.
 func (n *node) share() (k, next float64) {
 	k, next = n.pool, math.Inf(1)
 	for i, rate := range n.divide(n.pool, (*job).cap, func(j *job) bool { return j.twin > 0 }) {
@@ -286,8 +280,8 @@ func duration(amount, rate float64) float64 {
 	return amount / rate
 }
 
-// forecast runs all twins of known size to their end, which yields order, work and
-// behind, and resets them.
+// forecast runs all twins of known size to their end to set order, work and behind, then resets
+// them.
 func (n *node) forecast() {
 	var rest []*job
 	for i := range n.jobs {
@@ -336,10 +330,10 @@ func (n *node) slacks() []float64 {
 		}
 		out[k] = n.work[k] - n.spent - left - n.params.Floor*n.behind[k]
 		if left == 0 {
-			out[k] = math.Inf(1) // nothing can be late any more
+			out[k] = math.Inf(1) // no task can be late
 		}
 	}
-	behind := 0.0 // what later twins have already received
+	behind := 0.0 // service that later twins have already received
 	for k := len(n.order) - 1; k >= 0; k-- {
 		out[k] += n.params.Floor * behind
 		if j := n.order[k]; !j.ended {
@@ -349,7 +343,7 @@ func (n *node) slacks() []float64 {
 	return out
 }
 
-// slack returns the least slack of the prefixes that omit a task.
+// slack returns the least slack of the prefixes that exclude a task.
 func (n *node) slack() policy.CPUSeconds {
 	out := math.Inf(1)
 	last := len(n.order) - 1
@@ -367,9 +361,9 @@ func (n *node) slack() policy.CPUSeconds {
 	return policy.CPUSeconds(out)
 }
 
-// serve sets the rates of the tasks such that the guard holds for a time.
+// serve sets the tasks' rates such that the guard holds for the given time.
 func (n *node) serve(seconds float64) {
-	// A late task has no twin, but needs CPU as well.
+	// A late task has no twin, but still needs CPU.
 	fair := n.divide(n.pool, (*job).cap, func(j *job) bool { return j.twin > 0 || j.late() })
 	free := n.pool
 	for i := range n.jobs {
@@ -391,7 +385,7 @@ func (n *node) serve(seconds float64) {
 	n.spread(&free, (*job).late)
 	n.serveCapped(&free, seconds)
 	n.serveKnown(&free, seconds)
-	// The tasks in front cannot use the rest.
+	// The first tasks cannot use the rest.
 	for _, j := range n.order {
 		if !j.done && n.give(j, free, &free) > 0 && j.rule == RuleWait {
 			j.rule = RuleSpare
@@ -400,7 +394,7 @@ func (n *node) serve(seconds float64) {
 	n.spread(&free, func(j *job) bool { return !j.known })
 }
 
-// give raises the rate of a task from the free cores, up to its cap.
+// give raises a task's rate from the free cores, up to its cap.
 func (n *node) give(j *job, cores float64, free *float64) float64 {
 	cores = max(min(cores, j.room(), *free), 0)
 	j.served += cores
@@ -408,15 +402,15 @@ func (n *node) give(j *job, cores float64, free *float64) float64 {
 	return cores
 }
 
-// spread raises the rates of the participating jobs by entitlement.
+// spread raises the rates of the jobs selected by part, by entitlement.
 func (n *node) spread(free *float64, part func(*job) bool) {
 	for i, cores := range n.divide(*free, (*job).room, part) {
 		n.give(&n.jobs[i], cores, free)
 	}
 }
 
-// serveCapped runs a task at its cap once that is needed to end by d, which the slack
-// of its prefix does not show.
+// serveCapped runs a task at its cap as soon as ending by d requires it, which the slack of its
+// prefix does not account for.
 func (n *node) serveCapped(free *float64, seconds float64) {
 	for _, j := range n.order {
 		if j.done || j.late() || j.most == n.pool {
@@ -442,10 +436,10 @@ func (n *node) serveKnown(free *float64, seconds float64) {
 	n.prefer(preferred, rooms, free, seconds, false)
 }
 
-// portion is the part of the pool for the i-th of m tasks in front: the division with
-// the least mean completion if a task on k cores is k^p times as fast as on one
-// (heSRPT: Berg, Vesilo and Harchol-Balter, Performance Evaluation 2020). With p = 1
-// the first has all.
+// portion returns the fraction of the pool for the i-th of m tasks in order of preference: the
+// division with the least mean completion if a task on k cores is k^p times as fast as on one
+// (heSRPT: Berg, Vesilo and Harchol-Balter, Performance Evaluation 2020). With p = 1 the first task
+// has all.
 func (p Params) portion(i, m int) float64 {
 	behind := func(i int) float64 {
 		if i == m || p.Scaling == 1 && i > 0 {
@@ -456,11 +450,11 @@ func (p Params) portion(i, m int) float64 {
 	return behind(i) - behind(i+1)
 }
 
-// wholeCore is what a task in front gets before the next: threads that take turns on a
-// core lose nothing.
+// wholeCore is served to a task before the next one gets any: threads that take turns on a core
+// lose nothing.
 const wholeCore = 1
 
-// prefer gives the free cores to the tasks at these places of order in turn: each its
+// prefer gives the free cores to the preferred tasks, indices in order, in turn: to each its
 // portion, or all.
 func (n *node) prefer(preferred []int, rooms []float64, free *float64, seconds float64, portions bool) {
 	guarded, pool := false, *free
@@ -494,7 +488,7 @@ func (n *node) prefer(preferred []int, rooms []float64, free *float64, seconds f
 	}
 }
 
-// run decides, and simulates on to the end of all tasks unless there are too many.
+// run decides, then simulates to the end of all tasks unless there are too many.
 func (n *node) run(interval float64) {
 	for first := true; ; first = false {
 		k, next := n.share()

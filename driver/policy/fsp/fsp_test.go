@@ -17,7 +17,7 @@ import (
 
 func amount(x float64) *policy.CPUSeconds { c := policy.CPUSeconds(x); return &c }
 
-// task is a new task of known size, without a quality point.
+// task returns a new task of known size, without a quality point.
 func task(id string, left float64) policy.Task {
 	return policy.Task{ID: id, Entitlement: 1, RemainingCPUS: amount(left)}
 }
@@ -114,7 +114,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Both finish times, and the growth of the twin.
+// The finish times of task and twin, and the twin's rate.
 func TestDecide_finish(t *testing.T) {
 	s := policy.Snapshot{NowS: 1000, PoolCores: 2, Tasks: []policy.Task{task("a", 30), task("b", 10)}}
 	out := Decide(s, Params{Completion, 1, least}).Tasks
@@ -163,8 +163,8 @@ func snapshots(t *rapid.T) (policy.Snapshot, Params) {
 	return s, p
 }
 
-// Tasks whose threads wait for each other are served side by side: whole cores first,
-// the rest by heSRPT.
+// Tasks whose threads wait for each other are served concurrently: whole cores first, the rest by
+// heSRPT.
 func TestDecide_scaling(t *testing.T) {
 	for _, tc := range []struct {
 		scaling, pool float64
@@ -217,7 +217,7 @@ func TestDecide_properties(t *testing.T) {
 				below = true
 			}
 		}
-		served := slices.ContainsFunc(s.Tasks, policy.Task.Service) // the pool is smaller then
+		served := slices.ContainsFunc(s.Tasks, policy.Task.Service) // which reduce the pool
 		must.False(t, beyond && below && !served, must.Sprint("a task has what it cannot use, and another could"))
 		must.LessEq(t, 1+exact, sum)
 	})

@@ -45,7 +45,7 @@ type Params struct {
 	Prefer Prefer `json:"prefer" strict:"optional"`
 	// Scaling is p in (0, 1]: a task on k cores counts as k^p times as fast as on one.
 	Scaling float64 `json:"scaling" strict:"optional"`
-	// Floor is the guaranteed part of the twin's rate, in (0, 1].
+	// Floor is the guaranteed fraction of the twin's rate, in (0, 1].
 	Floor float64 `json:"floor" strict:"optional"`
 }
 
@@ -68,13 +68,13 @@ func CheckParams(p Params) error {
 // Prefer is an order of preference.
 type Prefer string
 
-// If the work to the quality point is unknown, that to the end counts.
+// Where the work to the quality point is unknown, the work to the end counts.
 const (
-	// Balanced is by the work to the quality point or by v, whichever is less.
+	// Balanced orders by the work to the quality point or by v, whichever is less.
 	Balanced Prefer = "balanced"
-	// Completion is by v.
+	// Completion orders by v.
 	Completion Prefer = "completion"
-	// Quality is by the work to the quality point, then by v.
+	// Quality orders by the work to the quality point, then by v.
 	Quality Prefer = "quality"
 )
 
@@ -96,7 +96,7 @@ func (p Prefer) compare(a, b *job) int {
 	return cmp.Or(cmp.Compare(turnA, turnB), cmp.Compare(needA, needB))
 }
 
-// Bounds within which no sum or time overflows.
+// Within these bounds no sum or time overflows.
 const (
 	maxCPUS  = 1e12
 	maxCores = 1e6

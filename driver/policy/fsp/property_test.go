@@ -42,9 +42,8 @@ func loads(t *rapid.T) ([]load, Params) {
 	}
 }
 
-// With exact sizes, without caps and with fluid CPU no task ends later than under fair
-// sharing; tasks of unknown size never have less; no CPU is idle, and no task is below
-// its floor.
+// With exact sizes, without caps and with fluid CPU no task ends later than under fair sharing;
+// tasks of unknown size never have less; no CPU is idle, and no task is below its floor.
 func TestFluid_neverLater(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all, p := loads(t)
@@ -52,7 +51,7 @@ func TestFluid_neverLater(t *testing.T) {
 		fair, _ := f.run(all, fairSharing)
 		f.check = func(f *fluid, s policy.Snapshot, out policy.Outcome) {
 			sum, running := 0.0, false
-			// Rounding may leave a task almost nothing at its end.
+			// Due to rounding a task may get almost nothing at its end.
 			ending := slices.ContainsFunc(out.Tasks, func(d policy.Decision) bool { return d.Late })
 			must.GreaterEq(t, -exact*f.pool, float64(*out.SlackCPUS))
 			for i, d := range out.Tasks {
@@ -83,15 +82,15 @@ func TestFluid_neverLater(t *testing.T) {
 	})
 }
 
-// If no task joins, each ends when first predicted. (With a floor the tasks behind gain
-// slightly at each end, which is not predicted.)
+// If no task joins, each ends when first predicted. (With a floor, the tasks behind gain slightly
+// at each end, which is not predicted.)
 func TestFluid_expected(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all, p := loads(t)
 		p.Floor = least
 		for i := range all {
 			all[i].arrives, all[i].unknown = 0, false
-			all[i].size *= 1 + float64(i)/97 // rounding decides ties
+			all[i].size *= 1 + float64(i)/97 // or rounding would decide ties
 		}
 		f := fluid{pool: 2}
 		var expected []float64
@@ -132,8 +131,8 @@ func TestFluid_completion(t *testing.T) {
 	}
 }
 
-// A task that always claims to be near its end overtakes its fair share only by what
-// the others can spare: they gain as without it, and none loses.
+// A task that always claims to be near its end exceeds its fair share only by what the others can
+// spare: their gain is unchanged, and none loses.
 func TestDecide_falseClaims(t *testing.T) {
 	for seed := range uint64(20) {
 		all := append(jobs(seed, 10, 0.5), load{size: 4000, weight: 1, claims: 1})

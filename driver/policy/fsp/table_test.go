@@ -11,9 +11,9 @@ import (
 )
 
 type figures struct {
-	mean, worst, latest   float64 // of completion; the latest in seconds behind fair sharing
+	mean, worst, latest   float64 // of completion; latest in seconds after fair sharing
 	quality, worstQuality float64
-	orders                float64 // changes of the task in front, per task
+	orders                float64 // changes of the first task, per task
 }
 
 func (g figures) String() string {
@@ -40,8 +40,7 @@ func compare(seeds int, f fluid, loads func(seed uint64) []load, how func() divi
 	return g
 }
 
-// The model's figures, with -v: two cores, median size 200 CPU-seconds, against fair
-// sharing.
+// The model's figures, with -v: two cores, median size 200 CPU-seconds, relative to fair sharing.
 func TestFigures(t *testing.T) {
 	if !testing.Verbose() {
 		t.Skip("prints a table")

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package none limits no task, as without Ebbtide, for comparison with other policies.
+// Package none limits no task, like plain Nomad, as a baseline for other policies.
 package none
 
 import (
@@ -14,8 +14,8 @@ const Name = "none"
 // RuleFree: no limits.
 const RuleFree = "none.free"
 
-// Policy returns policy none. It takes FlowCon's snapshot, so that one snapshot works
-// for both; the parameters have no effect.
+// Policy returns policy none. It accepts FlowCon's snapshot, so one snapshot works for both; the
+// parameters have no effect.
 func Policy() policy.Policy {
 	return policy.Definition[flowcon.Params]{
 		Name:        Name,

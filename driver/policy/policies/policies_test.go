@@ -77,8 +77,8 @@ func TestDepartures_documented(t *testing.T) {
 	}
 }
 
-// live is a snapshot as the driver writes it: all fields, services and training tasks,
-// state, and all policies' parameters.
+// live returns a snapshot as the driver writes it: all fields, services and training tasks, state,
+// and all policies' parameters.
 func live(t *testing.T, decided string) []byte {
 	t.Helper()
 	x := func(f float64) *float64 { return &f }

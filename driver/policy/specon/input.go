@@ -47,8 +47,8 @@ type Task struct {
 	Gain *float64 `json:"gain"`
 	// PreviousGain is that of the interval before; nil if unknown.
 	PreviousGain *float64 `json:"previous_gain"`
-	// Migrated means that the task has been moved, or kept by decision (Algorithm 2):
-	// it requests a move only once.
+	// Migrated means that the task has been moved, or kept by decision (Algorithm 2): it requests a
+	// move only once.
 	Migrated bool `json:"migrated" strict:"optional"`
 }
 

@@ -53,11 +53,11 @@ type Output struct {
 
 // Decide runs Algorithm 1 on a valid input.
 //
-// |PC| and |WC| are those after this run, for all tasks: the published loop counts as
-// it goes, which makes the result depend on the order of tasks.
+// |PC| and |WC| are those after this run, for all tasks: the published loop counts during the run,
+// which makes the result depend on the order of tasks.
 //
-// A moved task is still categorised, which keeps node scores true, but requests no
-// further move; the published loop omits it.
+// A moved task is still categorised, which keeps node scores correct, but requests no further move;
+// the published loop omits it.
 //
 // A gain below the threshold without a previous one changes nothing.
 func Decide(in Input) Output {

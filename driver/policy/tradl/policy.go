@@ -32,7 +32,7 @@ func Options() []policy.Option {
 }
 
 type Params struct {
-	// Full is a, the part of the pool, in (0, 1], above which it counts as full.
+	// Full is a, the fraction of the pool, in (0, 1], from which it counts as full.
 	Full float64 `json:"full" strict:"optional"`
 }
 

@@ -199,12 +199,12 @@ func (f *File) wrapErr(what string, err error) error {
 	return fmt.Errorf("%s %s: %w", what, f.path, err)
 }
 
-// Behind is the number of unread bytes when Read returned.
+// Behind returns the number of unread bytes when Read returned.
 func (f *File) Behind() int64 { return f.behind }
 
 func (f *File) Pos() int64 { return f.pos }
 
-// Modified is the last modification of the open file; zero if none is open.
+// Modified returns the last modification of the open file; zero if none is open.
 func (f *File) Modified() time.Time {
 	if info, err := f.file.Stat(); err == nil {
 		return info.ModTime()

@@ -28,12 +28,12 @@ import (
 const (
 	chunk         = 64 << 10
 	pollBytes     = 1 << 20 // per Poll
-	pollReports   = 8192    // per Poll, plus a chunk's
+	pollReports   = 8192    // per Poll, in addition to a chunk's
 	maxOpen       = 8       // files kept open
 	maxCandidates = 4       // runs examined
 	maxErrors     = 5       // returned by one Poll
 	maxTags       = 8       // named in a note
-	growths       = 3       // of another run while the current one is unchanged
+	growths       = 3       // growths of another run, while the current one is unchanged, before it takes over
 	maxTag        = 256     // bytes; longer tags are ignored
 	cheapWalk     = 5 * time.Millisecond
 	walkShare     = 100 // a slow walk is repeated after this many times its duration
@@ -46,26 +46,26 @@ type Dir struct {
 	path       string
 	cfg        progress.Config
 	now        func() time.Time
-	maxEntries int // maxEntries, fewer in tests
-	budget     int // of this Poll
+	maxEntries int // lower in tests
+	budget     int // remaining in this Poll
 
 	runs     map[string]*run
 	cur      *run
-	previous string  // previous run
+	previous string
 	restored *offset // until files are found
 	list     listing // of the last walk
-	seen     int64   // newest change of all files
+	seen     int64   // newest change of any file
 	next     time.Time
 	line     []byte
 
 	stats     progress.Stats
 	time      time.Time // of the current Poll
-	errs      []error   // of it
-	hidden    int       // errors beyond maxErrors
+	errs      []error   // of the current Poll
+	hidden    int       // number of errors beyond maxErrors
 	walkError string    // of the last walk
-	problem   string    // the last file abandoned
+	problem   string    // last abandoned file
 	closed    bool
-	last      json.RawMessage // the offset, once closed
+	last      json.RawMessage // the offset at Close
 }
 
 var _ progress.Source = (*Dir)(nil)
@@ -73,18 +73,18 @@ var _ progress.Source = (*Dir)(nil)
 type run struct {
 	name      string
 	files     map[string]*file
-	order     []*file // of files; nil if outdated
-	newest    int64   // change
+	order     []*file // files in order; nil if outdated
+	newest    int64   // time of the newest change
 	grew      bool    // in the last walk
-	growths   int     // since the current run grew
-	candidate bool    // may take over when it holds a metric
+	growths   int     // since the current run last grew
+	candidate bool    // takes over once it holds a metric
 	parser    *progress.Parser
 	scalars   int64
-	tags      []string // some of them
+	tags      []string // some of its tags
 }
 
-// Open returns a source for the event files below a directory in root, which the caller
-// keeps open. The directory may appear later. Errors are *progress.FieldErrors, joined.
+// Open returns a source for the event files below dir in root, which the caller keeps open. The
+// directory may appear later. Errors are *progress.FieldErrors, joined.
 func Open(root *taskfs.Dir, dir string, cfg progress.Config) (*Dir, error) {
 	var errs []error
 	bad := func(field, value, problem string) {
@@ -106,7 +106,7 @@ func Open(root *taskfs.Dir, dir string, cfg progress.Config) (*Dir, error) {
 	default:
 		bad("preset", cfg.Preset, "is for lines of a log: leave it out")
 	}
-	// The caller has used the rest of cfg to find the directory.
+	// The rest of cfg only locates the directory.
 	cfg = progress.Config{Preset: progress.PresetJSONL, Metric: cfg.Metric, Goal: cfg.Goal}
 	if err := cfg.Validate(); err != nil {
 		errs = append(errs, err)
@@ -117,9 +117,9 @@ func Open(root *taskfs.Dir, dir string, cfg progress.Config) (*Dir, error) {
 	return &Dir{root: root, path: path.Clean(dir), cfg: cfg, now: time.Now, maxEntries: maxEntries, runs: map[string]*run{}}, nil
 }
 
-// Poll returns the new reports, from up to 1 MiB; Stats().More is set if there is more.
-// They carry the time of the call and the number of their record. A missing directory
-// is no error, but in Note. Errors of a file are returned once.
+// Poll returns the new reports, from up to 1 MiB; Stats().More is set if more can be read. They
+// carry the time of the call and their record's number. A missing directory is reported by Note,
+// not as an error. A file's error is returned once.
 func (d *Dir) Poll(ctx context.Context) ([]progress.Report, error) {
 	if d.closed {
 		return nil, fmt.Errorf("read %s: %w", d.path, tail.ErrClosed)
@@ -193,7 +193,7 @@ func (d *Dir) assign() {
 		r.grew = false
 	}
 	there := map[string]bool{}
-	var fresh []*run // with a new file
+	var fresh []*run // those with a new file
 	for _, e := range d.list.entries {
 		there[e.path] = true
 		name, data := place(e.path)
@@ -236,7 +236,7 @@ func (d *Dir) assign() {
 		d.promote(r)
 		for _, f := range r.files {
 			if !f.fresh {
-				f.read = f.now // of an earlier attempt
+				f.read = f.now // read in an earlier attempt
 			}
 		}
 	}
@@ -296,7 +296,7 @@ func (d *Dir) switchTo(r *run) {
 	d.cur, d.previous = r, old.name
 }
 
-// forget drops removed files once there are many; some may reappear.
+// forget drops removed files once there are many, since files may reappear.
 func (d *Dir) forget(there map[string]bool) {
 	all := 0
 	for _, r := range d.runs {
@@ -352,7 +352,7 @@ func (d *Dir) selectOpen() {
 	}
 }
 
-// follow reads new data from a run's files, in the order of their names.
+// follow reads new data from a run's files, ordered by name.
 func (d *Dir) follow(ctx context.Context, r *run, reports *[]progress.Report) {
 	if r.order == nil {
 		r.order = slices.SortedFunc(maps.Values(r.files), func(a, b *file) int {
@@ -401,7 +401,7 @@ func (d *Dir) clearProblem(f *file) {
 
 func (d *Dir) drain(ctx context.Context, r *run, f *file, reports *[]progress.Report) error {
 	if f.tail == nil {
-		d.budget -= 1024 // opening costs, too
+		d.budget -= 1024 // opening has a cost, too
 		t, err := tail.Open(d.root, path.Join(d.path, f.path))
 		if err != nil {
 			f.abandoned = err
@@ -493,7 +493,7 @@ func (d *Dir) scalar(r *run, f *file, s event.Scalar) (progress.Report, bool) {
 		return report, false
 	}
 	report.Time = d.time
-	// The parser takes a decreasing step for a new epoch; here it is the event's own.
+	// The parser interprets a decreasing step as an epoch's; here it is the event's own.
 	if report.Step = float64(s.Step); s.Step < 0 {
 		report.Step = math.NaN()
 	}
@@ -503,7 +503,7 @@ func (d *Dir) scalar(r *run, f *file, s event.Scalar) (progress.Report, bool) {
 	return report, true
 }
 
-// appendLine makes a line of JSON with an unescaped name, as the parser reads it.
+// appendLine formats a scalar as a line of JSON with an unescaped name, as the parser expects it.
 func appendLine(b []byte, name string, s event.Scalar) []byte {
 	quote := byte('"')
 	if strings.IndexByte(name, '"') >= 0 {
@@ -535,7 +535,7 @@ func appendLine(b []byte, name string, s event.Scalar) []byte {
 		}
 		b = strconv.AppendFloat(b, v, 'g', -1, bits)
 		if !slices.ContainsFunc(b[from:], func(c byte) bool { return c == '.' || c == 'e' }) {
-			b = append(b, ".0"...) // not a count
+			b = append(b, ".0"...) // a float, not a count
 		}
 	}
 	b = append(b, `, "step": `...)
@@ -543,7 +543,7 @@ func appendLine(b []byte, name string, s event.Scalar) []byte {
 	return append(b, '}')
 }
 
-// Goal returns the configured or inferred goal; "" while no metric is known.
+// Goal returns the configured or inferred goal; "" until a metric is found.
 func (d *Dir) Goal() string {
 	if d.cfg.Goal != "" {
 		return d.cfg.Goal
@@ -554,8 +554,8 @@ func (d *Dir) Goal() string {
 	return d.cur.parser.Goal()
 }
 
-// Note describes what is missing, the followed run if there are several, and
-// assumptions, or is "".
+// Note describes missing data, the run that is read if there are several, and assumptions; "" if
+// there is nothing to report.
 func (d *Dir) Note() string {
 	var notes []string
 	add := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
@@ -613,10 +613,10 @@ func (r *run) names() string {
 	return strings.Map(clean, strings.Join(tags, ", ")) + more
 }
 
-// Stats counts what was read. Lines are records; Oversized were skipped.
+// Stats counts the data read. Lines are records; Oversized ones were skipped.
 func (d *Dir) Stats() progress.Stats { return d.stats }
 
-// Close closes the files; Poll then fails.
+// Close closes the files; Poll fails afterwards.
 func (d *Dir) Close() error {
 	if d.closed {
 		return nil

@@ -29,7 +29,7 @@ type job struct {
 	dir  string
 	root *taskfs.Dir
 	src  *Dir
-	at   int64 // of the files' times, which advance automatically
+	at   int64 // modification time, advances automatically
 }
 
 func newJob(t *testing.T, cfg progress.Config) *job {
@@ -47,7 +47,7 @@ func (j *job) open(cfg progress.Config) {
 	j.t.Helper()
 	src, err := Open(j.root, "logs", cfg)
 	must.NoError(j.t, err)
-	src.now = func() time.Time { return time.Unix(j.at, 0) } // walks cost nothing
+	src.now = func() time.Time { return time.Unix(j.at, 0) } // walks take no time
 	j.t.Cleanup(func() { must.NoError(j.t, src.Close()) })
 	j.src = src
 }
@@ -146,11 +146,11 @@ func TestDir_grows(t *testing.T) {
 	must.False(t, st.More)
 	must.Zero(t, st.Behind)
 
-	// A new file in the same directory, after a restart: steps decrease.
+	// After a restart, a new file in the same directory: steps decrease.
 	j.bytes(second, append(begin(), record("train/loss", 2, 0.28)...))
 	must.Eq(t, []string{"train/loss 2 0.28"}, j.poll())
 	must.Eq(t, "", j.src.Note())
-	// Both may grow: two writers.
+	// Both may grow: there are two writers.
 	j.write(first, "train/loss", 4, 0.2)
 	j.write(second, "train/loss", 3, 0.24)
 	must.Eq(t, []string{"train/loss 4 0.2", "train/loss 3 0.24"}, j.poll())
@@ -184,7 +184,7 @@ func TestDir_metric(t *testing.T) {
 		`odd "loss"`, `it's "odd"`, "tab\tend\\", strings.Repeat("x", 300), "größe", "loss/" + strings.Repeat("y", 70)}
 	cases := []struct {
 		metric string
-		want   string // the tag, or nothing
+		want   string // the tag, or ""
 		note   string
 	}{
 		{"", "Loss/train", ""},
@@ -232,7 +232,7 @@ func TestDir_metric(t *testing.T) {
 	must.StrContains(t, j.src.Note(), "lr6, …)")
 }
 
-// Keras: the same tag in train/ and validation/, which is one run.
+// Keras writes the same tag in train/ and validation/, which is one run.
 func TestDir_split(t *testing.T) {
 	for metric, want := range map[string][]string{
 		"":                      {"epoch_loss 0 0.9", "epoch_loss 1 0.8"},
@@ -288,7 +288,7 @@ func TestDir_runs(t *testing.T) {
 		must.Eq(t, []string{fmt.Sprint("loss ", 2+step, " 0.8")}, j.poll())
 	}
 
-	// A new one does, once it holds a metric.
+	// A new one does once it holds a metric.
 	j.bytes("d/"+first, begin())
 	must.SliceEmpty(t, j.poll())
 	j.write("d/"+first, "lr", 1, 0.1)
@@ -301,11 +301,11 @@ func TestDir_runs(t *testing.T) {
 	j.write("b/"+first, "loss", 12, 0.7)
 	must.SliceEmpty(t, j.poll())
 
-	// A resumed run: only new data count.
+	// In a resumed run only new data count.
 	j.write("c/"+second, "loss", 5, 0.6)
 	must.Eq(t, []string{"loss 5 0.6"}, j.poll())
 
-	// A run that grows while the current one stands still takes over with all its data.
+	// A run that grows while the current one does not takes over with all its data.
 	for step := range int64(3) {
 		j.write("a/"+first, "loss", 20+step, 0.5)
 		got := j.poll()
@@ -317,7 +317,7 @@ func TestDir_runs(t *testing.T) {
 	}
 }
 
-// PyTorch's add_hparams makes its own directory with final results.
+// PyTorch's add_hparams writes final results to its own directory.
 func TestDir_hparams(t *testing.T) {
 	j := newJob(t, progress.Config{})
 	j.write(first, "loss", 1, 0.9)
@@ -370,7 +370,7 @@ func TestDir_damage(t *testing.T) {
 			must.Eq(t, []string{"loss 6 0.1"}, j.poll())
 			must.Positive(t, j.src.Stats().Truncated)
 			must.Eq(t, "", j.src.Note())
-			j.bytes(first, tc.bad) // and again
+			j.bytes(first, tc.bad) // repeated
 			_, err = j.try()
 			must.ErrorIs(t, err, tc.is)
 		})
@@ -380,7 +380,7 @@ func TestDir_damage(t *testing.T) {
 		j := newJob(t, progress.Config{})
 		j.bytes(first, append(event.AppendRecord(nil, []byte("what is this")), good...))
 		got, err := j.try()
-		must.Eq(t, []string{"loss 1 0.5"}, got) // the next record is found
+		must.Eq(t, []string{"loss 1 0.5"}, got) // reading continues with the next record
 		must.ErrorIs(t, err, event.ErrMalformed)
 		j.bytes(first, append(event.AppendRecord(nil, []byte("what is this")), record("loss", 2, 0.4)...))
 		must.Eq(t, []string{"loss 2 0.4"}, j.poll())
@@ -447,7 +447,7 @@ func TestDir_vanishes(t *testing.T) {
 	must.StrContains(t, j.src.Note(), "were removed")
 	must.Eq(t, "min", j.src.Goal())
 
-	must.NoError(t, os.Rename(away, logs)) // it was only moved
+	must.NoError(t, os.Rename(away, logs)) // the directory reappears
 	j.write(first, "loss", 2, 0.4)
 	must.Eq(t, []string{"loss 2 0.4"}, j.poll())
 	must.Eq(t, "", j.src.Note())
@@ -499,7 +499,7 @@ func TestDir_hostile(t *testing.T) {
 	j.write("x.tfevents", "loss", 1, 0.5)
 	must.Eq(t, []string{"loss 1 0.5"}, j.poll())
 
-	// Links are not followed; unprintable names are skipped.
+	// Symlinks are not followed; unprintable names are skipped.
 	must.NoError(t, os.Rename(logs, filepath.Join(j.dir, "real")))
 	must.NoError(t, os.Symlink("real", logs))
 	_, err = j.try()
@@ -515,7 +515,7 @@ func TestDir_replacedByPipe(t *testing.T) {
 	j := newJob(t, progress.Config{})
 	j.write(first, "loss", 1, 0.5)
 	must.Len(t, 1, j.poll())
-	j.src.next = time.Unix(1<<40, 0) // no other walk
+	j.src.next = time.Unix(1<<40, 0) // prevents another walk
 	name := filepath.Join(j.dir, "logs", first)
 	must.NoError(t, os.Rename(name, name+"x"))
 	must.NoError(t, unix.Mkfifo(name, 0o600))
@@ -550,7 +550,7 @@ func TestDir_manyFiles(t *testing.T) {
 		if i == 0 {
 			must.NoError(t, os.Mkdir(filepath.Dir(name), 0o755))
 		}
-		if i > 0 && i < 9_000 { // links are made faster than files
+		if i > 0 && i < 9_000 { // hard links are faster to create
 			must.NoError(t, os.Link(filepath.Join(filepath.Dir(name), "events.out.tfevents.0000000000"), name))
 			continue
 		}
@@ -624,7 +624,7 @@ func TestDir_slowWalk(t *testing.T) {
 	must.Eq(t, 1, poll())
 	j.write(second, "loss", 2, 0.5)
 	j.write(first, "loss", 2, 0.5)
-	must.Eq(t, 1, poll()) // an open file is read
+	must.Eq(t, 1, poll()) // open files are still read
 	now = now.Add(time.Second)
 	must.Eq(t, 1, poll())
 }
@@ -677,8 +677,7 @@ func TestDir_offset(t *testing.T) {
 	j.restart(progress.Config{})
 	must.SliceEmpty(t, j.poll())
 
-	// Changes while no process ran: in the current run, in an old one, and in a new
-	// one.
+	// Changes while the plugin was down: in the current run, an old one and a new one.
 	j.write("old/"+first, "loss", 2, 0.9)
 	j.restart(progress.Config{})
 	j.write("run/train/"+first, "loss", 4, 0.5)
@@ -694,7 +693,7 @@ func TestDir_offset(t *testing.T) {
 	j.write("new/"+first, "loss", 7, 0.3)
 	must.Eq(t, []string{"loss 7 0.3"}, j.poll())
 
-	// The run is gone, others exist: it waits, and continues with new data.
+	// The run has been removed and others exist: wait, and continue with new data.
 	j.restart(progress.Config{})
 	must.NoError(t, os.RemoveAll(filepath.Join(j.dir, "logs/new")))
 	must.SliceEmpty(t, j.poll())
@@ -717,7 +716,7 @@ func TestDir_offset(t *testing.T) {
 	}
 }
 
-// Catching up over more files than an offset names.
+// Catching up over more files than an offset holds.
 func TestDir_offsetWhileCatchingUp(t *testing.T) {
 	j := newJob(t, progress.Config{})
 	const files, size = 100, 400

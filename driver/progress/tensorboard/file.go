@@ -13,29 +13,29 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress/tensorboard/event"
 )
 
-// maxHeld bounds the kept part of an incomplete record.
+// maxHeld bounds the buffered part of an incomplete record.
 const maxHeld = 1 << 20
 
-// file is one event file of a run. Few are open at a time.
+// file is one event file of a run. Few are open simultaneously.
 type file struct {
 	path     string
-	data     string      // the data set, see place
-	now      stat        // at the last walk
-	read     stat        // when it was read to its end
-	tail     *tail.File  // nil: not open
-	from     tail.Offset // where to continue then
-	keepOpen bool        // kept open
+	data     string      // data set, see place
+	now      stat        // as of the last walk
+	read     stat        // as of the last complete read
+	tail     *tail.File  // nil: closed
+	from     tail.Offset // where to reopen it
+	keepOpen bool
 
 	fresh bool // new in this walk
 
-	held              []byte // of an incomplete record
+	held              []byte // incomplete record
 	sum               hash.Hash32
 	skip              int   // bytes of data to skip, covered by sum
-	size              int   // of the skipped record
-	pos               int64 // of the next record
-	records           int64 // before it
+	size              int   // size of the skipped record
+	pos               int64 // position of the next record
+	records           int64 // number of records before it
 	abandoned         error // why reading ended
-	reportedMalformed bool  // a record was no event
+	reportedMalformed bool  // a record that is not an event
 	lastError         string
 }
 
@@ -60,8 +60,7 @@ func (f *file) close() {
 	f.tail, f.held, f.sum, f.skip = nil, nil, nil, 0
 }
 
-// feed passes each complete record with its number to take, and counts the skipped
-// large ones.
+// feed calls take with each complete record and its number, and counts the large records it skips.
 func (f *file) feed(data []byte, take func(record []byte, number int64)) (large int64, err error) {
 	if len(f.held) > 0 {
 		f.held = append(f.held, data...)

@@ -12,7 +12,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress/tensorboard/event"
 )
 
-// Records, and the position of damage, are independent of the chunks.
+// Records, and the position of damage, are independent of how data is split into chunks.
 func TestFile_feed(t *testing.T) {
 	r := rand.New(rand.NewSource(3))
 	for round := range 300 {
@@ -22,7 +22,7 @@ func TestFile_feed(t *testing.T) {
 		for range r.Intn(20) {
 			size := r.Intn(60)
 			if round%50 == 0 && r.Intn(4) == 0 {
-				size = maxHeld + r.Intn(3) // around the largest kept record
+				size = maxHeld + r.Intn(3) // around the largest buffered record
 			}
 			b := make([]byte, size)
 			r.Read(b)

@@ -13,16 +13,16 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress/tail"
 )
 
-// maxOffset bounds the files, and the other runs, in an offset.
+// maxOffset bounds the number of files, and of other runs, in an offset.
 const maxOffset = 64
 
-// offset is the position of a Dir, with the most recently changed files of its run.
+// offset is the position of a Dir, with its run's most recently changed files.
 type offset struct {
 	Run    string              `json:"run"`
 	Files  map[string]position `json:"files,omitempty"`
 	Others []string            `json:"others,omitempty"` // known runs
 	Seen   int64               `json:"seen,omitempty"`   // newest change of a file, in ns
-	Done   int64               `json:"done,omitempty"`   // files unchanged since then have been read
+	Done   int64               `json:"done,omitempty"`   // files unchanged since have been read
 	Parser progress.State      `json:"parser"`
 }
 
@@ -67,9 +67,8 @@ func (d *Dir) Offset() json.RawMessage {
 	return b
 }
 
-// SetOffset continues at an Offset with the same run and metric; call it before the
-// first Poll. Replaced or truncated files are read from their start; invalid data is
-// ignored.
+// SetOffset continues at an Offset of the same run and metric. It must precede the first Poll.
+// Replaced or truncated files are read from their start; invalid data is ignored.
 func (d *Dir) SetOffset(raw json.RawMessage) {
 	var o offset
 	if d.cur != nil || d.closed || json.Unmarshal(raw, &o) != nil || o.Run == "" || o.Seen <= 0 {

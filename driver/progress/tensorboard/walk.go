@@ -18,28 +18,28 @@ import (
 const (
 	maxDepth   = 8
 	maxFiles   = 1000
-	maxEntries = 100_000 // of all directories together
+	maxEntries = 100_000 // in all directories together
 )
 
 type entry struct {
-	path string // below the directory of the source
+	path string // relative to the source's directory
 	stat stat
 }
 
 type stat struct {
 	size  int64
-	time  int64 // of the last change, in ns
+	time  int64 // last change, in ns
 	inode uint64
 }
 
 type listing struct {
-	entries []entry // the newest, in the order of base name and path
+	entries []entry // the newest, by base name and path
 	dropped int     // files beyond maxFiles
-	partial bool    // stopped at maxEntries
+	partial bool    // reached maxEntries
 }
 
-// walk lists event files. The error is that of the topmost directory, or the first of a
-// directory; the listing is valid nevertheless.
+// walk lists event files. The error is that of the topmost directory, or the first other one; the
+// listing is valid nevertheless.
 func walk(ctx context.Context, root *taskfs.Dir, top string, most int) (l listing, err error) {
 	dir, err := root.Sub(top)
 	if err != nil {
@@ -81,8 +81,7 @@ func (l listing) note() string {
 	return ""
 }
 
-// place returns the run of a file and its data set, "" if the directory does not name
-// one.
+// place returns the run of a file and its data set; "" if the directory does not name one.
 func place(file string) (run, data string) {
 	run = path.Dir(file)
 	if run == "." {

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package history keeps the cost of whole runs of jobs on a node, for the next run of
-// the same job with the same arguments.
+// Package history stores the cost of whole runs of jobs on a node, for the next run of the same job
+// with the same arguments.
 package history
 
 import (
@@ -32,14 +32,14 @@ const (
 // Key identifies comparable runs.
 type Key struct {
 	Namespace string `json:"namespace"`
-	Job       string `json:"job"` // without Nomad's suffix for a dispatch or period, see Job
+	Job       string `json:"job"` // without Nomad's suffix for dispatched and periodic jobs, see Job
 	Group     string `json:"group"`
 	Task      string `json:"task"`
 	Arguments string `json:"arguments"` // see Arguments
 }
 
-// Arguments is a hash of what a task is started with. The arguments, which may be
-// secret, are not stored.
+// Arguments returns a hash of a task's arguments. The arguments themselves, which may be secret,
+// are not stored.
 func Arguments(with ...string) string {
 	data, _ := json.Marshal(with) // never fails for strings
 	sum := sha256.Sum256(data)
@@ -49,11 +49,11 @@ func Arguments(with ...string) string {
 // child is Nomad's suffix of the ID of a dispatched or periodic job.
 var child = regexp.MustCompile(`(/(dispatch-[0-9]+-[0-9a-f]+|periodic-[0-9]+))+$`)
 
-// Transfer of a run to the node of the next one.
+// Passing a run to the node of the next one.
 const (
-	// Annotation is that of the driver's event with a run's cost, written by Text.
+	// Annotation is the annotation of the driver's event with a run's cost, encoded by Text.
 	Annotation = "ebbtide_run"
-	// Signal passes an earlier run to the driver, followed by a space and Text.
+	// Signal, followed by a space and Text, passes an earlier run to the driver.
 	Signal = "EBBTIDE_EARLIER"
 )
 
@@ -77,7 +77,7 @@ func (k Key) Parse(text string) (run remaining.Run, err error) {
 	return run, (record{k, run}).validate()
 }
 
-// Job is a job's ID without Nomad's suffix for a dispatch or period.
+// Job returns a job's ID without Nomad's suffix for dispatched and periodic jobs.
 func Job(id string) string { return child.ReplaceAllString(id, "") }
 
 type record struct {

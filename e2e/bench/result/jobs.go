@@ -64,11 +64,11 @@ func (e Experiment) CPU(kase, mode, variant string) (ratios []float64) {
 	return ratios
 }
 
-// Calm is the part of the jobs' CPU time that other processes may use in an undisturbed run.
+// Calm is the fraction of the jobs' CPU time that other processes may use in an undisturbed run.
 // Nomad and the plugin themselves use half of it.
 const Calm = 0.07
 
-// Disturbed names the runs in which other processes used more than Calm, a line each.
+// Disturbed lists the runs in which other processes used more than Calm, one per line.
 func (e Experiment) Disturbed() []string {
 	var lines []string
 	for _, r := range e.Runs {

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// settling is the number of windows after a join in which the policy may react.
+// settling is the number of windows after a join in which the policy adapts.
 const settling = 5
 
-// Mixed is the outcome of a run of all kinds.
+// Mixed is the result of a run of all kinds.
 type Mixed struct {
 	// Fractions of windows in which a service met its target: before the join, after it, and
 	// from the sixth window on.
@@ -33,7 +33,7 @@ func Mix(r Run, cores float64) Mixed {
 	m := Mixed{Idle: math.NaN(), IdleWorst: math.NaN(), Quiet: math.NaN()}
 	join := len(r.Samples)
 	for k, s := range r.Samples {
-		// A window across the join counts for neither side.
+		// A window across the join is ignored.
 		if s.T-s.Seconds >= float64(r.Joined) {
 			join = k
 			break
@@ -81,7 +81,7 @@ func Mix(r Run, cores float64) Mixed {
 	return m
 }
 
-// firstJoin is the first later submission.
+// firstJoin returns the time of the first later submission.
 func (r Run) firstJoin() float64 {
 	first := float64(r.Joined)
 	for _, t := range r.Tasks {
@@ -102,7 +102,7 @@ func (r Run) limited(s Sample) bool {
 	return false
 }
 
-// met is the fraction of windows a to b with answers in which a service met its objective; NaN
+// met returns the fraction of windows a to b with answers in which a service met its objective; NaN
 // without any.
 func (r Run) met(task, a, b int) float64 {
 	var met, all float64

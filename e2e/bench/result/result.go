@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package result has the measurements of e2e/bench, and renders their tables. It is pure.
+// Package result holds the measurements of e2e/bench, and renders their tables. It is pure.
 //
-// Figures come from outside Ebbtide: values from the trainers' records, response times from the
+// Figures are measured outside Ebbtide: values from the trainers' records, response times from the
 // clients, CPU and limits from the kernel, so policy "none" is measured in the same way.
 package result
 
@@ -38,7 +38,7 @@ const (
 // All lists the experiments in the order of measurement.
 func All() []string { return []string{Train, Torch, Cluster, TRADL, DQoES, Auto} }
 
-// Variants besides policies.
+// Variants other than policies.
 const (
 	NoTargets = "no targets" // policy none, and jobs without targets
 	None      = "none"       // policy none, with targets
@@ -59,7 +59,7 @@ type Experiment struct {
 	Version  string    `json:"version"` // of the driver
 	Nomad    string    `json:"nomad"`
 	Time     time.Time `json:"time"` // of its start
-	// Calibration makes all runs do the same work.
+	// Calibration ensures that all runs do the same work.
 	Calibration Calibration `json:"calibration"`
 	Runs        []Run       `json:"runs"`
 }
@@ -199,7 +199,7 @@ type Reading struct {
 	// The kernel's limits at the window's end.
 	Shares uint64  `json:"shares"`
 	Quota  float64 `json:"quota_cores,omitempty"` // 0 for none
-	// The clients' answers in the window.
+	// The clients' responses in the window.
 	Answers  int    `json:"answers,omitempty"`
 	Response Number `json:"response_s"` // mean
 	// Ebbtide's state of a task that has reached a target.

@@ -47,7 +47,7 @@ func TestTable(t *testing.T) {
 	must.Eq(t, "T\n\n  a    bb\n  … x  1\n       22\n\n  n\n", table.Text())
 }
 
-// served is a run of services with constant response times and CPU.
+// served returns a run of services with constant response times and CPU.
 func served(variant, mode string, seed uint64, objectives []float64, responses func(window, task int) float64) Run {
 	r := Run{What: DQoES, Case: Varied, Variant: variant, Mode: mode, Seed: seed}
 	for _, o := range objectives {

@@ -33,7 +33,7 @@ func class(response, objective float64) string {
 	return "S"
 }
 
-// response is the mean over windows a to b.
+// response returns the mean over windows a to b.
 func (r Run) response(task, a, b int) float64 {
 	var sum, n float64
 	for _, s := range r.Samples[max(0, a):b] {
@@ -48,7 +48,7 @@ func (r Run) response(task, a, b int) float64 {
 	return sum / n
 }
 
-// cpu is the mean use over windows a to b, in cores.
+// cpu returns the mean use over windows a to b, in cores.
 func (r Run) cpu(task, a, b int) float64 {
 	var used, all float64
 	for _, s := range r.Samples[max(0, a):b] {
@@ -70,7 +70,7 @@ func (r Run) services() []int {
 	return is
 }
 
-// Equal is the mean response of all services in the first half of a run with equal shares.
+// Equal returns the mean response of all services in the first half of a run with equal shares.
 func (r Run) Equal() float64 {
 	var sum, n float64
 	for _, i := range r.services() {
@@ -82,14 +82,14 @@ func (r Run) Equal() float64 {
 	return sum / n
 }
 
-// Served is the outcome of a run of services.
+// Served is the result of a run of services.
 type Served struct {
 	S, G, B, Unknown int
 	Classes          string // a letter per service
 	// Stable is the window from which the number of satisfied services stays within one of its
 	// final value; NaN if it never does.
 	Stable float64
-	// Tightest means that the service with the hardest objective had most CPU in the second
+	// Tightest means that the service with the hardest objective had the most CPU in the second
 	// half.
 	Tightest bool
 	// Relative excess of the largest over the smallest limit at the end, and CPU use in the
@@ -172,7 +172,7 @@ func (r Run) stable(final int) float64 {
 	return float64(from)
 }
 
-// excess is the relative excess of the largest over the smallest.
+// excess returns the relative excess of the largest over the smallest.
 func excess(values []float64) float64 {
 	if len(values) == 0 || !(slices.Min(values) > 0) {
 		return math.NaN()
@@ -180,7 +180,7 @@ func excess(values []float64) float64 {
 	return slices.Max(values)/slices.Min(values) - 1
 }
 
-// ServiceTables are DQoES's tables in one mode, one per case.
+// ServiceTables returns DQoES's tables in one mode, one per case.
 func ServiceTables(e Experiment, mode string) []Table {
 	var tables []Table
 	for _, kase := range []string{Varied, Reachable, Unreachable} {
@@ -247,7 +247,7 @@ func settled(windows []float64) string {
 	return spread(known, less, count)
 }
 
-// serviceNotes has objectives, run lengths and the cost of a batch.
+// serviceNotes returns objectives, run lengths and the cost of a batch.
 func serviceNotes(e Experiment, kase, mode string) []string {
 	var notes []string
 	windows := make(map[string]int)

@@ -123,7 +123,7 @@ func SpreadOf(values []float64) Spread {
 	return Spread{N: len(v), Min: v[0], Median: mid, Max: v[len(v)-1]}
 }
 
-// Change is a time's relative change, negative if sooner; NaN if unknown.
+// Change returns a time's relative change, negative if sooner; NaN if unknown.
 func Change(from, to float64) float64 {
 	if from <= 0 {
 		return math.NaN()

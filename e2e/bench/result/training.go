@@ -11,7 +11,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// Target is the lowest value up to a fraction of the steps, and the fraction at which it is
+// Target returns the lowest value up to a fraction of the steps, and the fraction at which it is
 // first reached.
 func Target(curve mix.Curve, part float64) (value, at float64) {
 	value, at = math.NaN(), math.NaN()
@@ -34,7 +34,7 @@ func Target(curve mix.Curve, part float64) (value, at float64) {
 func (t Task) toAcceptable() float64 { return float64(t.AcceptableAt - t.Submitted) }
 func (t Task) toObjective() float64  { return float64(t.ObjectiveAt - t.Submitted) }
 
-// Makespan is when all trainings have reached their objectives.
+// Makespan returns when all trainings have reached their objectives.
 func (r Run) Makespan() float64 {
 	end := math.NaN()
 	for _, t := range r.Tasks {
@@ -45,7 +45,7 @@ func (r Run) Makespan() float64 {
 	return end
 }
 
-// BusyBy is the mean fraction of the pool used by the tasks, and by the machine.
+// BusyBy returns the mean fraction of the pool used by the tasks, and by the machine.
 func (r Run) BusyBy(cores float64) (tasks, machine float64) {
 	var all, own, busy float64
 	for _, s := range r.Samples {
@@ -58,8 +58,8 @@ func (r Run) BusyBy(cores float64) (tasks, machine float64) {
 	return own / all, busy / all
 }
 
-// TrainingTables are TRADL's tables in one mode, against policy none, which acts on targets
-// too, and against no targets, the paper's "NA".
+// TrainingTables returns TRADL's tables in one mode, compared with policy none, which also acts on
+// targets, and with no targets, the paper's "NA".
 func TrainingTables(e Experiment, mode string) []Table {
 	var tables []Table
 	names := variants(e.Runs, TRADL, "", mode)
@@ -127,7 +127,7 @@ func mean(r Run, of func(Task) float64) float64 {
 	return sum / n
 }
 
-// trainingNotes has the pool's use, the delay of Ebbtide's markers, and acceptable tasks' CPU
+// trainingNotes returns the pool's use, the delay of Ebbtide's markers, and acceptable tasks' CPU
 // by rule.
 func trainingNotes(e Experiment, mode string, names []string) []string {
 	var busy, rules []string

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package chart draws the demo's picture: a pair of runs with each job's loss and CPU over
-// time, and when it was good and done.
+// Package chart draws the demo's picture: a pair of runs with each job's loss and CPU over time,
+// and when it was good and done.
 package chart
 
 import (
@@ -80,7 +80,7 @@ type drawing struct {
 	end   float64 // of the time axes, in seconds
 }
 
-// colourOf is the same in both runs.
+// colourOf returns the colour of a job, which is the same in both runs.
 func (d *drawing) colourOf(name string) color.NRGBA {
 	for i, j := range d.pair.With.Jobs {
 		if j.Name == name {
@@ -120,7 +120,7 @@ func (d *drawing) column(r result.Run, x0, x1 float64, title string) {
 	d.text("seconds since the first job was submitted", (x0+x1)/2, d.axisLabel, style{size: 12, colour: soft, centre: true})
 }
 
-// lossY is a position on the logarithmic axis from 100 % down.
+// lossY returns a position on the logarithmic axis from 100 % down.
 func (d *drawing) lossY(left float64) float64 {
 	f := math.Log(math.Max(left, leastLeft)/leastLeft) / math.Log(1.3/leastLeft)
 	return d.lossBottom + (d.lossTop-d.lossBottom)*math.Min(1, f)
@@ -145,7 +145,7 @@ func (d *drawing) loss(r result.Run, px func(float64) float64, x0, x1 float64) {
 	}
 	for _, j := range r.Jobs {
 		var ps []pt
-		end := 0 // beyond it is only the axis
+		end := 0 // beyond it, only the axis is drawn
 		for i, q := range j.Curve {
 			left := j.Curve.Left(q.Value)
 			ps = append(ps, pt{px(q.T), d.lossY(left)})
@@ -218,7 +218,7 @@ func (d *drawing) cpu(r result.Run, px func(float64) float64, x0, x1 float64) {
 // smooth is the averaging window, in seconds.
 const smooth = 2.0
 
-// Use is the fraction of the pool that a job used around t, from its CPU-seconds.
+// Use returns the fraction of the pool that a job used around t, from its CPU-seconds.
 func Use(j result.Job, t, cores float64) float64 {
 	from, to := math.Max(t-smooth/2, j.Started), math.Min(t+smooth/2, j.Finished)
 	if !(to > from && t >= j.Started && t <= j.Finished) { // false for NaN
@@ -342,8 +342,8 @@ func ticks(end float64, n int) []float64 {
 	return out
 }
 
-// thin keeps the first and last of points within half a point: thousands of reports draw no
-// better.
+// thin drops points within half a point of each other, except the first and the last, as thousands
+// of reports look the same.
 func thin(ps []pt) []pt {
 	var out []pt
 	for i, q := range ps {

@@ -15,7 +15,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// made is a job that uses half of two cores.
+// made returns a job that uses half of two cores.
 func made(name string, submitted, finished float64) result.Job {
 	j := result.Job{Name: name, Submitted: submitted, Started: submitted, Finished: finished}
 	for t := submitted; t <= finished; t++ {

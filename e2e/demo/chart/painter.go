@@ -70,8 +70,7 @@ func (p *painter) png() ([]byte, error) {
 
 type pt struct{ x, y float64 }
 
-// points drops non-finite points and bounds the rest: the rasteriser would follow a line to
-// infinity.
+// points drops non-finite points and bounds the rest: the rasteriser would draw a line to infinity.
 func points(ps []pt) []vg.Point {
 	out := make([]vg.Point, 0, len(ps))
 	bound := func(v float64) vg.Length { return vg.Length(math.Max(-width, math.Min(2*width, v))) }

@@ -36,12 +36,12 @@ func (e Experiment) Runs() []metrics.Run {
 type Comparison struct {
 	None, With metrics.Run
 	Summary    metrics.Summary // of With, against None
-	// Noise is the relative difference of the first job's steps until the second arrived: a
-	// lone job is not limited, so it is due to the machine. NaN if unknown.
+	// Noise is the relative difference of the first job's steps until the second job arrives: a
+	// lone job is not limited, so the machine causes it. NaN if unknown.
 	Noise float64
 }
 
-// Compare compares a pair's runs. The error names impossible figures.
+// Compare compares a pair's runs. The error reports impossible figures.
 func Compare(p Pair, cores float64) (Comparison, error) {
 	c := Comparison{None: p.None.Metrics(p.Seed, cores), With: p.With.Metrics(p.Seed, cores), Noise: noise(p)}
 	all, err := metrics.Summarize([]metrics.Run{c.None, c.With}, p.None.Policy, p.Seed)

@@ -1,10 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package result has the demo's measurements and compares runs of the same jobs. It is pure.
+// Package result holds the demo's measurements and compares runs of the same jobs. It is pure.
 //
-// Curves come from the trainers' output and ends from Nomad, so policy "none" is measured in
-// the same way, independently of Ebbtide.
+// Curves come from the trainers' output and ends from Nomad, so policy "none" is measured in the
+// same way, independently of Ebbtide.
 package result
 
 import (
@@ -70,7 +70,7 @@ func Samples(rows []status.Row, start time.Time) []Sample {
 	return out
 }
 
-// CPUSeconds is the job's total use.
+// CPUSeconds returns the job's total use.
 func (j Job) CPUSeconds() float64 {
 	most := 0.0
 	for _, s := range j.Samples {
@@ -81,7 +81,7 @@ func (j Job) CPUSeconds() float64 {
 	return most
 }
 
-// Makespan is the time from first submission to last end, in seconds.
+// Makespan returns the time from first submission to last end, in seconds.
 func (r Run) Makespan() float64 {
 	end := math.NaN()
 	for _, j := range r.Jobs {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Screen redraws a table in a terminal, or logs it now and then. It is safe for concurrent use.
+// Screen redraws a table in a terminal, or logs it periodically. It is safe for concurrent use.
 type Screen struct {
 	mu     sync.Mutex
 	out    io.Writer

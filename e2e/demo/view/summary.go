@@ -41,7 +41,7 @@ var measures = []measure{
 	{"95 % of its quality after, s", "95 %", metrics.Quality95, func(j metrics.Job) *float64 { return j.Quality95S }},
 }
 
-// time is NaN if unknown.
+// time returns the job's time; NaN if unknown.
 func (m measure) time(j metrics.Job) float64 {
 	if at := m.of(j); at != nil {
 		return *at - j.ArriveS
@@ -117,7 +117,7 @@ func verdict(c result.Comparison, look Look) string {
 	return b.String()
 }
 
-// used is the fraction of the pool used while jobs were present.
+// used returns the fraction of the pool used while jobs were present.
 func used(r metrics.Run) float64 {
 	cpu := 0.0
 	for _, j := range r.Jobs {
@@ -126,7 +126,7 @@ func used(r metrics.Run) float64 {
 	return cpu / (cpu + r.IdleCPUS)
 }
 
-// busy says how exact the figures are, by other load on the machine.
+// busy states the accuracy of the figures, from other load on the machine.
 func busy(c result.Comparison) string {
 	const enough, alike, calm = 0.85, 0.05, 0.05
 	none, with := used(c.None), used(c.With)
@@ -148,7 +148,7 @@ func seconds(v float64) string {
 	return fmt.Sprintf("%.1f", v)
 }
 
-// signed is a difference in per cent, without "-0.0".
+// signed returns a difference in per cent, without "-0.0".
 func signed(f float64) string {
 	if math.IsNaN(f) {
 		return "-"

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// Frame is the state at one moment of a run.
+// Frame is a run's state for display.
 type Frame struct {
 	Policy  string
 	Elapsed time.Duration // since the first submission
@@ -138,7 +138,7 @@ func Table(f Frame, look Look) []string {
 	return out
 }
 
-// row renders a job's line. Colours have no width.
+// row renders a job's line. Colour codes do not count in the width.
 func row(l Line, shown []column, bar int, look Look) string {
 	var b strings.Builder
 	used := 0
@@ -206,7 +206,7 @@ func caption(f Frame) string {
 	return strings.Join(parts, " · ")
 }
 
-// Plain renders a frame for a log: a line per submitted job, except done ones already in told.
+// Plain renders a frame for a log: a line per submitted job, except ended ones already in told.
 func Plain(f Frame, told map[string]bool) []string {
 	var out []string
 	for _, l := range f.Jobs {

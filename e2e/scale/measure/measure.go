@@ -168,7 +168,7 @@ func pour(ctx context.Context, o Options, events *stream.Stream, state *cluster.
 	return time.Since(begun).Seconds(), bytes, <-poured
 }
 
-// Ask makes the generator pour events, and waits.
+// Ask requests the generator to pour events, and waits.
 func Ask(ctx context.Context, address string, p nomad.Pour) error {
 	body, err := json.Marshal(p)
 	if err != nil {
@@ -190,7 +190,7 @@ func Ask(ctx context.Context, address string, p nomad.Pour) error {
 	return nil
 }
 
-// marked is job memory after decisions on all jobs, the worst case for rebalancing.
+// marked returns job memory after decisions on all jobs, the worst case for rebalancing.
 func marked(state *cluster.State, seed uint64) map[cluster.JobKey]memory.Job {
 	r := rand.New(rand.NewPCG(seed, 1))
 	jobs := make(map[cluster.JobKey]memory.Job, len(state.Jobs))
@@ -227,16 +227,16 @@ func place(r *Report, o Options, preview shim.Preview, state *cluster.State, nod
 	}
 }
 
-// cpu is this process's use in CPU-seconds, independent of other load.
+// cpu returns this process's CPU-seconds, independent of other load.
 func cpu() float64 {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0 // only for a bad argument
+		return 0 // only for an invalid argument
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// Peak is a process's peak memory, in MiB.
+// Peak returns a process's peak memory, in MiB.
 func Peak(pid int) (float64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -21,7 +21,7 @@ type Options struct {
 	PerNode   int     // allocations per node
 	Trainings float64 // fraction of allocations that are trainings
 	Seed      uint64
-	// Heartbeat is the stream's interval; 0 for Nomad's.
+	// Heartbeat is the stream's interval; 0 means Nomad's.
 	Heartbeat time.Duration
 }
 
@@ -54,10 +54,10 @@ const (
 	group      = "group"
 )
 
-// begun is long ago, so that nothing counts as new.
+// begun is long ago, so no object counts as new.
 var begun = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Purposes of random numbers; each object has its own, so that nothing is stored.
+// Purposes of random numbers; each object has its own, so none need be stored.
 const (
 	drawNode = iota
 	drawAlloc
@@ -68,7 +68,7 @@ func (o Options) draw(what, i int) *rand.Rand {
 	return rand.New(rand.NewPCG(o.Seed, uint64(what)<<48|uint64(i)))
 }
 
-// uuid encodes the number.
+// uuid encodes a number as an ID.
 func uuid(r *rand.Rand, i int) string {
 	a, b := r.Uint64(), r.Uint64()
 	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", uint32(i), a>>48, a>>32&0xffff, a>>16&0xffff, b&0xffffffffffff)
@@ -87,7 +87,7 @@ func nodeName(i int) string { return fmt.Sprintf("node-%05d", i) }
 
 func (o Options) nodeID(i int) string { return uuid(o.draw(drawNode, i), i) }
 
-// alloc has an allocation's random properties.
+// alloc holds an allocation's random properties.
 type alloc struct {
 	number   int
 	id       string
@@ -250,7 +250,7 @@ func (o Options) node(i int, index uint64, httpAddr string) node {
 	return n
 }
 
-// taskStates has a start event, and a training's driver events.
+// taskStates returns a start event, and a training's driver events.
 func (a alloc) taskStates(extra int) map[string]*api.TaskState {
 	s := &api.TaskState{State: "running", StartedAt: begun.Add(time.Second)}
 	event := func(kind, says string, details map[string]string) {
@@ -290,7 +290,7 @@ func (o Options) allocStub(i int, index uint64) api.AllocationListStub {
 	}
 }
 
-// allocation is an allocation in events, with extra task events.
+// allocation returns an allocation in events, with extra task events.
 func (o Options) allocation(i int, index uint64, extra int) api.Allocation {
 	a := o.alloc(i)
 	node := i / o.PerNode
@@ -299,7 +299,7 @@ func (o Options) allocation(i int, index uint64, extra int) api.Allocation {
 		NodesEvaluated: 14, NodesInPool: o.Nodes, NodePool: api.NodePoolDefault, NodesAvailable: map[string]int{"dc1": o.Nodes / 3, "dc2": o.Nodes / 3, "dc3": o.Nodes / 3},
 		AllocationTime: 412 * time.Microsecond,
 	}
-	for k := range 5 { // Nomad keeps the five best
+	for k := range 5 { // Nomad stores the five best
 		score := 0.9 - float64(k)/50
 		metrics.ScoreMetaData = append(metrics.ScoreMetaData, &api.NodeScoreMeta{
 			NodeID: o.nodeID((node + k) % o.Nodes), NormScore: score,
@@ -359,7 +359,7 @@ func jobStub(namespace, id string, index uint64) api.JobListStub {
 	return s
 }
 
-// status is the driver's for a training, with its node.
+// status returns the driver's status for a training, with its node.
 func (o Options) status(a alloc, now time.Time) status.Status {
 	u := status.Unknown()
 	s := status.Status{

@@ -14,10 +14,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// controlPath is not Nomad's.
+// controlPath is not part of Nomad's API.
 const controlPath = "/generator/"
 
-// Request events (POST), and read the requests so far (GET).
+// Request events (POST), and read the number of requests (GET).
 const (
 	PourPath     = controlPath + "pour"
 	RequestsPath = controlPath + "requests"
@@ -95,7 +95,7 @@ type event struct {
 	Payload    map[string]any
 }
 
-// line is a change of the next allocations: an event for each, and for each of their nodes.
+// line returns a change of the next allocations: an event for each, and for each of their nodes.
 func (s *Server) line(next *int, p Pour, left int) (line []byte, events int, err error) {
 	index := s.index.Add(1)
 	all := s.options.allocs()
@@ -132,11 +132,11 @@ func (s *Server) line(next *int, p Pour, left int) (line []byte, events int, err
 	return append(line, '\n'), len(list), err
 }
 
-// errNobody means that no stream is open.
+// errNobody means that there is no open stream.
 var errNobody = errors.New("no subscriber to the event stream")
 
-// Pour sends events to all streams. Without a rate they are generated in advance, so that only
-// sending is measured.
+// Pour sends events to all streams. Without a rate they are generated in advance, so only sending
+// is measured.
 func (s *Server) Pour(ctx context.Context, p Pour) error {
 	if err := p.Validate(); err != nil {
 		return err
@@ -193,7 +193,7 @@ func (s *Server) send(ctx context.Context, line []byte) error {
 	return nil
 }
 
-// pourRequest responds when all events are sent.
+// pourRequest responds once all events have been sent.
 func (s *Server) pourRequest(w http.ResponseWriter, r *http.Request) {
 	var p Pour
 	err := json.NewDecoder(r.Body).Decode(&p)

@@ -42,7 +42,7 @@ func every(t *testing.T) *api.QueryOptions {
 	return (&api.QueryOptions{Namespace: api.AllNamespacesNamespace}).WithContext(t.Context())
 }
 
-// Nomad's client can read the responses.
+// Nomad's client can decode the responses.
 func TestServer_api(t *testing.T) {
 	s, client := start(t, small)
 	nodes, meta, err := client.Nodes().List(every(t))
@@ -152,7 +152,7 @@ func TestServer_sizes(t *testing.T) {
 	must.Between(t, 12_000, len(line), 30_000)
 }
 
-// The shim's code reads the expected cluster, and follows it.
+// The shim's code reads the expected cluster and its events.
 func TestServer_shim(t *testing.T) {
 	s, client := start(t, small)
 	events, err := stream.Open(t.Context(), stream.Nomad(client, cluster.Topics()...), time.Minute)
@@ -318,7 +318,7 @@ func TestVariables(t *testing.T) {
 	must.ErrorIs(t, one.Renew(t.Context()), leader.ErrLost)
 	must.NoError(t, two.Acquire(t.Context()))
 
-	// After twice the TTL it is free, and available after the delay.
+	// After twice the TTL the lock is free, and available after the delay.
 	now := time.Now()
 	s.variables.mu.Lock()
 	s.variables.now = func() time.Time { return now }
@@ -334,7 +334,7 @@ func TestVariables(t *testing.T) {
 	must.ErrorIs(t, one.Acquire(t.Context()), leader.ErrHeld)
 	pass(5 * time.Second)
 	must.NoError(t, one.Acquire(t.Context()))
-	must.Eq(t, 4, s.Requests().Writes()) // without the lock's
+	must.Eq(t, 4, s.Requests().Writes()) // excluding the lock's
 }
 
 // A leader's real loop works on it.

@@ -1,10 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package nomad is a load generator that serves the parts of Nomad's API the shim uses,
-// including variables, for a cluster of any size. Nothing runs there; objects are generated
-// from a seed on request, as large as real ones of Nomad 1.11.2: nodes with 64 cores,
-// allocations with task events, and node events with allocation updates.
+// Package nomad is a load generator that serves the parts of Nomad's API the shim uses, including
+// variables, for a cluster of any size. It runs no tasks; objects are generated from a seed on
+// request, as large as real ones of Nomad 1.11.2: nodes with 64 cores, allocations with task
+// events, and node events with allocation updates.
 //
 // Unsupported requests, such as moves, get 501 and are counted; decisions are measured with dry
 // runs.
@@ -36,7 +36,7 @@ const firstIndex = 1000
 // heartbeat is Nomad's interval.
 const heartbeat = 30 * time.Second
 
-// Server is an http.Handler.
+// Server is an http.Handler that implements the API.
 type Server struct {
 	options   Options
 	trainings []int // allocation numbers
@@ -134,7 +134,7 @@ func (s *Server) count(what string) {
 
 type Requests struct {
 	Known   map[string]int `json:"known"`   // by method and kind, such as "GET nodes"
-	Unknown []string       `json:"unknown"` // refused, by method and path
+	Unknown []string       `json:"unknown"` // rejected, by method and path
 }
 
 // Writes counts changes and attempts, except the lock's.
@@ -172,7 +172,7 @@ func meta(w http.ResponseWriter, index uint64) {
 	h.Set("X-Nomad-LastContact", "0")
 }
 
-// token is Nomad's response without ACLs.
+// token is Nomad's response with ACLs disabled.
 func (s *Server) token(w http.ResponseWriter, _ *http.Request) {
 	s.answer(w, api.ACLToken{AccessorID: "acls-disabled", Type: "client"})
 }
@@ -238,7 +238,7 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "node not found", http.StatusNotFound)
 		return
 	}
-	// This server also serves the node's files.
+	// The server also serves the nodes' files.
 	s.answer(w, s.options.node(i, firstIndex, r.Host))
 }
 

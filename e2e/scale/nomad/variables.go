@@ -42,7 +42,7 @@ var (
 	errLocked     = errors.New("attempting to modify locked variable")
 )
 
-// holder is the current lock's ID, "" for none.
+// holder returns the current lock's ID, "" for none.
 func (v *variable) holder(now time.Time) string {
 	if v.Lock == nil || !now.Before(v.ends) {
 		return ""
@@ -192,7 +192,7 @@ func (vs *variables) held(at place, in api.Variable) (*variable, error) {
 	return v, nil
 }
 
-// put keeps the lock.
+// put keeps a variable's lock.
 func (vs *variables) put(at place, items api.VariableItems) *variable {
 	vs.index++
 	v := vs.all[at]

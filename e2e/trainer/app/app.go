@@ -130,7 +130,7 @@ func catch(others ...os.Signal) (caught <-chan os.Signal, stop func()) {
 }
 
 // keepTo limits the runtime, including the collector, to -threads CPUs. It also disables Go's
-// adaptation to a cgroup's quota, as other trainers have none.
+// adaptation to a cgroup's quota, which other trainers do not have.
 func keepTo(threads int) (back func()) {
 	before := runtime.GOMAXPROCS(threads)
 	return func() { runtime.GOMAXPROCS(before) }
@@ -286,7 +286,7 @@ func (s *session) due(info style.Run) bool {
 	return step%s.every == 0 || step == s.steps || s.printer.EveryEpoch() && info.EpochEnd(step)
 }
 
-// evaluate runs in every style, so that a step's work does not depend on the style.
+// evaluate runs in every style, as a step's work must not depend on the style.
 func (s *session) evaluate() style.Report {
 	began := time.Now()
 	loss, accuracy := s.trainer.Evaluate()
@@ -305,7 +305,7 @@ func (s *session) evaluate() style.Report {
 	return s.reported
 }
 
-// spent is the run's total cost.
+// spent returns the run's total cost.
 func (s *session) spent() (wall, cpu float64) {
 	return s.before.WallSeconds + time.Since(s.start).Seconds(), s.before.CPUSeconds + cpuSeconds() - s.cpuStart
 }
@@ -342,8 +342,8 @@ func (s *session) better(value float64) bool {
 	return value < s.kept.value
 }
 
-// keep remembers the last evaluation's state if it is the best, by accuracy if only that is
-// reported, else by loss.
+// keep stores the last evaluation's state if it is the best, by accuracy if only that is reported,
+// else by loss.
 func (s *session) keep() {
 	if s.best == "" {
 		return
@@ -371,7 +371,7 @@ func (s *session) saveBest() error {
 	return nil
 }
 
-// loadBest restores what an earlier process kept.
+// loadBest restores the best state of an earlier process.
 func (s *session) loadBest() int {
 	s.kept.metric = style.Loss
 	if s.metric == style.Accuracy {

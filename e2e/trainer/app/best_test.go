@@ -98,7 +98,7 @@ func TestSaveBestWhenStopped(t *testing.T) {
 	must.Eq(t, 0, code)
 	must.StrContains(t, err, ": loss -1 at step 2\n")
 
-	// of another run or metric, and no file
+	// of another run or metric, or not a record
 	code, _, err = runWith(t, 0, nil, append(args, "-steps", "40", "-metric", "accuracy")...)
 	must.Eq(t, exitUsage, code)
 	must.StrContains(t, err, "-metric: it was kept for its loss, this run keeps accuracy")

@@ -17,7 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/trainer/model"
 )
 
-// usageError is a bad command line.
+// usageError is an invalid command line.
 type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }

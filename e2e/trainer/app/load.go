@@ -193,7 +193,7 @@ func loadRun(o loadOptions, stdout, stderr io.Writer, signals <-chan os.Signal) 
 	return code
 }
 
-// reportLine is a period's line of serve and load: total count, and the period's responses.
+// reportLine returns a period's line of serve and load: total count, and the period's responses.
 func reportLine(what string, count int64, d *latency.Digest, rest string) string {
 	line := fmt.Sprintf("%s=%d", what, count)
 	if d.Count() > 0 {

@@ -50,7 +50,7 @@ func metricsHandler(r *prometheus.Registry) http.Handler {
 	return mux
 }
 
-// gauges are a run's figures. One without a value is absent, as a scrape would read 0.
+// gauges are a run's figures. One without a value is omitted, as a scrape would read 0.
 type gauges struct {
 	registry *prometheus.Registry
 	made     map[string]prometheus.Gauge
@@ -83,7 +83,7 @@ func (g *gauges) report(run style.Run, r style.Report) {
 	g.set("train_learning_rate", "Learning rate of the next step.", r.Rate)
 }
 
-// outlets are destinations of reports besides the output.
+// outlets are destinations of reports in addition to the output.
 type outlets struct {
 	run    style.Run
 	file   func(style.Report) error

@@ -27,7 +27,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/trainer/train"
 )
 
-// output is a command's, for several goroutines.
+// output is the output of a command, for several goroutines.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -23,7 +23,7 @@ type Digest struct {
 	bucket map[int]int64
 }
 
-// Add counts negative values and NaN as 0.
+// Add adds a duration. Negative values and NaN count as 0.
 func (d *Digest) Add(seconds float64) {
 	if !(seconds > 0) {
 		seconds = 0
@@ -37,17 +37,17 @@ func (d *Digest) Add(seconds float64) {
 	d.bucket[place(seconds)]++
 }
 
-// place is the bucket; below a nanosecond there is one.
+// place returns the bucket; below a nanosecond there is one.
 func place(seconds float64) int {
 	return int(math.Round(math.Log(min(max(seconds, 1e-9), 1e9)) / math.Log(step)))
 }
 
 func (d *Digest) Count() int64 { return d.count }
 
-// Max is 0 if there are none.
+// Max returns the longest duration; 0 if there are none.
 func (d *Digest) Max() float64 { return d.max }
 
-// Mean is exact; NaN if there are none.
+// Mean returns the exact mean; NaN if there are none.
 func (d *Digest) Mean() float64 { return d.sum / float64(d.count) }
 
 // Quantile returns the smallest duration that a fraction q does not exceed; NaN if there are

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package load requests batches from a service and measures response times, in a closed loop of
-// clients that wait for each answer, or in an open one at a given rate.
+// clients that wait for each response, or in an open one at a given rate.
 package load
 
 import (
@@ -51,7 +51,7 @@ type Result struct {
 	Error   string // kind; "" for none
 }
 
-// Kinds of errors besides an HTTP status ("status 503").
+// Kinds of errors other than an HTTP status ("status 503").
 const (
 	ErrorConnect = "connect" // no or a broken connection
 	ErrorTimeout = "timeout"
@@ -128,7 +128,7 @@ func (l *Load) Wait(ctx context.Context, limit time.Duration) error {
 		if err == nil {
 			return nil
 		}
-		if last == nil || bounded.Err() == nil { // the wait's end explains nothing
+		if last == nil || bounded.Err() == nil { // the end of the wait explains nothing
 			last = err
 		}
 		select {
@@ -247,11 +247,11 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// send reports whether there was an answer.
+// send reports whether there was a response.
 func (l *Load) send(ctx context.Context, due time.Time) bool {
 	kind := l.ask(ctx)
 	if kind != "" && ctx.Err() != nil {
-		return false // our end is not the service's error
+		return false // the end of this load is not the service's error
 	}
 	l.count(Result{At: due, Seconds: time.Since(due).Seconds(), Error: kind})
 	return kind == ""

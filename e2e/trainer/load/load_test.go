@@ -231,10 +231,10 @@ func TestEndsPromptly(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			cancel()
-			<-ended // does not wait for answers, which never come
+			<-ended // does not wait for responses that never come
 			must.Eq(t, 0, l.Total().Responses.Count())
 			delete(l.Total().Errors, ErrorDropped)
-			must.MapEmpty(t, l.Total().Errors) // our end is not the service's error
+			must.MapEmpty(t, l.Total().Errors) // the end of the load is not the service's error
 		})
 	}
 }

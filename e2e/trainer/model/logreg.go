@@ -12,7 +12,7 @@ import (
 const logregClasses = 10
 
 // logreg is multinomial logistic regression on features with power-law scales: gradient descent
-// fits large ones at once and small ones slowly.
+// fits large ones quickly and small ones slowly.
 type logreg struct {
 	dim    int
 	seed   uint64

@@ -15,7 +15,7 @@ const (
 )
 
 // mlp is a perceptron with two hidden layers, on data labelled by a random network: coarse
-// boundaries are learnt at once, fine ones slowly.
+// boundaries are learnt quickly, fine ones slowly.
 type mlp struct {
 	dim, hidden    int
 	seed           uint64

@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package model has the trainer's models, each with its data source: logistic regression, a
-// perceptron, a variational autoencoder and a gated recurrent network. Samples are pure
-// functions of seed and index, so no data set is stored.
+// Package model defines the trainer's models, each with its data source: logistic regression, a
+// perceptron, a variational autoencoder and a gated recurrent network. Samples are pure functions
+// of seed and index, so no data set is stored.
 package model
 
 import (
@@ -21,7 +21,7 @@ type Sums struct {
 	Targets int     // rows, or rows × time steps for sequences
 }
 
-// Batch has room for rows and intermediate values. It is not safe for concurrent use.
+// Batch is a buffer for rows and intermediate values. It is not safe for concurrent use.
 type Batch interface {
 	// Load fills a row with a sample. draw distinguishes visits of a sample, for models with
 	// noise.

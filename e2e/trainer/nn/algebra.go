@@ -11,8 +11,8 @@ import (
 	"gonum.org/v1/gonum/blas/blas64"
 )
 
-// gonum starts goroutines for products beyond four of its 64×64 blocks. Smaller panels stay on
-// the caller, so that -threads alone determines the CPUs used.
+// gonum starts goroutines for products beyond four of its 64×64 blocks. Smaller panels stay on the
+// calling goroutine, so only -threads determines the CPUs used.
 const (
 	panelRows    = 64
 	panelColumns = 192
@@ -21,7 +21,7 @@ const (
 // Matrix is a row-major view.
 type Matrix = blas64.General
 
-// View does not copy data.
+// View returns a view of data, which it does not copy.
 func View(data []float64, rows, cols int) Matrix {
 	return Matrix{Rows: rows, Cols: cols, Stride: cols, Data: data[:rows*cols]}
 }

@@ -5,7 +5,7 @@ package nn
 
 import "math"
 
-// Rule turns a gradient into a step.
+// Rule computes a step from a gradient.
 type Rule string
 
 const (

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package record writes reports to files as trainers do: JSON lines, CSV, and TensorBoard's
-// event files.
+// Package record writes reports to files as trainers do: JSON lines, CSV, and TensorBoard's event
+// files.
 package record
 
 import (

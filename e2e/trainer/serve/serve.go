@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package serve answers requests with a trained model. Each request evaluates a batch of
-// generated inputs; batches run sequentially on all threads. With one request at a time the
-// response time is a batch's CPU time divided by the service's CPUs.
+// Package serve serves predictions of a trained model. Each request evaluates a batch of generated
+// inputs; batches run sequentially on all threads. With requests in sequence the response time is a
+// batch's CPU time divided by the service's CPUs.
 package serve
 
 import (
@@ -52,7 +52,7 @@ type Config struct {
 type Request struct {
 	// Work multiplies the batch's cost; 0 for 1.
 	Work float64 `json:"work"`
-	// First is the first input's index, for repeatable answers; 0 for new inputs.
+	// First is the first input's index, for reproducible responses; 0 for new inputs.
 	First uint64 `json:"first"`
 }
 
@@ -177,7 +177,7 @@ func (s *Server) Abort() {
 	s.aborted.Store(true)
 }
 
-// Close aborts and waits. No requests may arrive any more.
+// Close aborts and waits. The server must not receive further requests.
 func (s *Server) Close() {
 	s.Abort()
 	s.closeOnce.Do(func() {

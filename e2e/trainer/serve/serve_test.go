@@ -98,7 +98,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// The answering model is the trained one.
+// The model that responds is the trained one.
 func TestTrained(t *testing.T) {
 	c := config(t, "mlp")
 	c.Batch = 400
@@ -223,7 +223,7 @@ func TestQueue(t *testing.T) {
 	must.Eq(t, int64(1), s.Take().Rejected)
 
 	s.Drain()
-	code, text = ask(s, "") // at once, during a batch
+	code, text = ask(s, "") // immediate, during a batch
 	must.Eq(t, http.StatusServiceUnavailable, code)
 	must.StrContains(t, text, "shutting down")
 	s.Abort()

@@ -94,7 +94,7 @@ func (h *huggingface) number(v float64) string {
 	return python(decimals(v, 4))
 }
 
-// exact is for numbers not rounded by older versions.
+// exact formats numbers that older versions did not round.
 func (h *huggingface) exact(v float64) string {
 	if h.quoted {
 		return h.number(v)

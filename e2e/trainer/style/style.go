@@ -1,9 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package style prints a training run like well-known frameworks, as far as possible byte for
-// byte. Only the value named loss is always the held-out part's, so that runs are comparable
-// across styles.
+// Package style prints a training run like well-known frameworks, as far as possible byte for byte.
+// Only the value named loss is always the held-out part's, so runs are comparable across styles.
 package style
 
 import (
@@ -28,7 +27,7 @@ const (
 func (m Metric) loss() bool     { return m != Accuracy }
 func (m Metric) accuracy() bool { return m != Loss }
 
-// Run is what is known before the first step.
+// Run holds the properties known before the first step.
 type Run struct {
 	Model    string
 	Params   int // of the model
@@ -56,14 +55,14 @@ type Report struct {
 	Evaluation   time.Duration // this evaluation's duration
 }
 
-// epoch returns the last step's epoch, from 0, and its place there, from 1. A shorter last
-// epoch keeps the full total, as in the frameworks.
+// epoch returns the last step's epoch, from 0, and its position there, from 1. A shorter last epoch
+// keeps the full total, as in the frameworks.
 func (r Run) epoch(step int) (epoch, at int) {
 	epoch = (step - 1) / r.PerEpoch
 	return epoch, step - epoch*r.PerEpoch
 }
 
-// fraction is the number of epochs done.
+// fraction returns the number of epochs done.
 func (r Run) fraction(step int) float64 { return float64(step) / float64(r.PerEpoch) }
 
 // EpochEnd reports whether step ends an epoch or the run.
@@ -79,7 +78,7 @@ type Printer interface {
 	End(last Report)
 	// Message prints a line between reports.
 	Message(text string)
-	// EveryEpoch asks for additional reports at ends of epochs.
+	// EveryEpoch requests additional reports at the ends of epochs.
 	EveryEpoch() bool
 }
 
@@ -138,7 +137,7 @@ func (silent) End(Report)       {}
 func (silent) Message(string)   {}
 func (silent) EveryEpoch() bool { return false }
 
-// perSecond is 0 for no time.
+// perSecond returns steps per second; 0 without elapsed time.
 func perSecond(n int, d time.Duration) float64 {
 	if d <= 0 {
 		return 0
@@ -146,7 +145,7 @@ func perSecond(n int, d time.Duration) float64 {
 	return float64(n) / d.Seconds()
 }
 
-// python is Python's repr.
+// python formats like Python's repr.
 func python(v float64) string {
 	switch {
 	case math.IsNaN(v):

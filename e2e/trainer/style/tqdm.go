@@ -59,7 +59,7 @@ func clock(d time.Duration) string {
 	return fmt.Sprintf("%02d:%02d", s/60, s%60)
 }
 
-// tqdmNumber is the shorter of three significant digits and repr.
+// tqdmNumber returns the shorter of three significant digits and repr.
 func tqdmNumber(v float64) string {
 	text := printf("%.3g", v)
 	text = strings.Replace(strings.Replace(text, "e+0", "e+", 1), "e-0", "e-", 1)

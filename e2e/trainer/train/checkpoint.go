@@ -28,7 +28,7 @@ type Checkpoint struct {
 	CPUSeconds  float64
 	WallSeconds float64
 
-	// Metric and Value say why the best state was kept.
+	// Metric and Value are the reason why the best state was kept.
 	Metric string  `json:",omitempty"`
 	Value  float64 `json:",omitempty"`
 }

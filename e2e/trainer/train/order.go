@@ -14,7 +14,7 @@ import (
 type order struct{ a, b, size uint64 }
 
 func newOrder(seed uint64, epoch, size int) order {
-	const streamOrder = 1 << 32 // apart from the model's streams
+	const streamOrder = 1 << 32 // separate from the model's streams
 	r := nn.NewRandom(seed, streamOrder, uint64(epoch))
 	o := order{size: uint64(size), b: r.Uint64N(uint64(size))}
 	for {

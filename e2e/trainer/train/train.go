@@ -102,16 +102,16 @@ func (t *Trainer) heldRows(piece int) int {
 
 func (t *Trainer) Close() { t.pool.Close() }
 
-// StepsPerEpoch counts complete batches.
+// StepsPerEpoch returns the number of complete batches.
 func (c Config) StepsPerEpoch() int { return max(1, c.Spec.Size/c.Spec.Batch) }
 
-// Params is the number of parameters.
+// Params returns the number of parameters.
 func (t *Trainer) Params() int { return len(t.params) }
 
-// Done is the number of steps taken.
+// Done returns the number of steps taken.
 func (t *Trainer) Done() int { return t.step }
 
-// Rate is the next step's learning rate.
+// Rate returns the next step's learning rate.
 func (t *Trainer) Rate() float64 {
 	rate := t.config.Spec.Rate
 	if half := t.config.Spec.HalfSteps; half > 0 {
@@ -158,10 +158,10 @@ func (t *Trainer) Step() {
 	t.trainLoss = total(len(t.shards), func(i int) model.Sums { return t.shards[i].sums }).Loss / targets
 }
 
-// TrainLoss is the last batch's mean loss before the update; NaN before the first step.
+// TrainLoss returns the last batch's mean loss before the update; NaN before the first step.
 func (t *Trainer) TrainLoss() float64 { return t.trainLoss }
 
-// GradientNorm is the last gradient's Euclidean norm.
+// GradientNorm returns the last gradient's Euclidean norm.
 func (t *Trainer) GradientNorm() float64 {
 	sum := 0.0
 	for _, v := range t.gradient {

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Pictures serves Ebbtide's page of a cluster that is made up, and runs a command against it that
-// takes pictures: make screenshots. Without a command it serves until it is ended.
+// Pictures serves Ebbtide's page of a fake cluster, and runs a command against it that takes
+// pictures: make screenshots. Without a command it serves until interrupted.
 package main
 
 import (
@@ -57,7 +57,7 @@ func run() error {
 			cmd := exec.CommandContext(ctx, flag.Arg(0), flag.Args()[1:]...)
 			cmd.Env = append(os.Environ(), "EBBTIDE_UI="+url)
 			cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-			cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends its browser
+			cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it closes its browser
 			cmd.WaitDelay = 30 * time.Second
 			cancel(cmd.Run())
 		}()

@@ -83,8 +83,8 @@ const (
 	dimSize      = 1
 )
 
-// FileName is a file's name as by TensorBoard's writers; it contains "tfevents" and
-// sorts by time.
+// FileName returns a file's name as by TensorBoard's writers; it contains "tfevents" and sorts by
+// time.
 func FileName(created time.Time, host string, pid int) string {
 	return fmt.Sprintf("events.out.tfevents.%010d.%s.%d.0", created.Unix(), host, pid)
 }

@@ -86,7 +86,7 @@ func TestRecord_ofOthers(t *testing.T) {
 	}
 }
 
-// slowChecksum is the definition: the polynomial 1edc6f41, reflected.
+// slowChecksum is CRC-32C by definition: the polynomial 1edc6f41, reflected.
 func slowChecksum(data []byte) uint32 {
 	crc := ^uint32(0)
 	for _, b := range data {

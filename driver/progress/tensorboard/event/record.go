@@ -37,7 +37,7 @@ var (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Checksum is the masked CRC-32C of data.
+// Checksum returns the masked CRC-32C of data.
 func Checksum(data []byte) uint32 { return mask(crc32.Checksum(data, castagnoli)) }
 
 // NewChecksum is for data in parts: Masked of it is their Checksum.

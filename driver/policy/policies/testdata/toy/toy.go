@@ -1,8 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package toy is the smallest policy that decides something: every task has the same
-// part of the pool, whatever it asked for.
+// Package toy is a minimal policy: every task has the same fraction of the pool.
 package toy
 
 import (
@@ -14,7 +13,7 @@ import (
 
 // Params are the operator's settings.
 type Params struct {
-	// Keep is the part of the pool, in [0, 1), that no task gets.
+	// Keep is the fraction of the pool, in [0, 1), that no task gets.
 	Keep float64 `json:"keep" strict:"optional"`
 }
 
