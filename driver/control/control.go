@@ -222,10 +222,10 @@ func (c *Controller) Moving(id string, m status.Move) {
 			return
 		}
 		t.move = m
-		t.show.Changed(false)
 		if m.State == status.MoveSaving && t.limiter != nil && t.Limited {
 			t.limiter.Set(ctx, t.base)
 		}
+		c.show(t, time.Now(), false) // a move waits for it while the task is frozen
 	})
 }
 

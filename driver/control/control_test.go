@@ -317,6 +317,25 @@ func TestGrowingTaskGetsMoreThanConverged(t *testing.T) {
 	}
 }
 
+// A frozen task waits for a move, which reads the status, so it is written at once, however many
+// tasks there are.
+func TestMovesAreShownAtOnce(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		var last *fake
+		for i := range 20 {
+			last = n.task(fmt.Sprint("t", i))
+			n.start(last)
+		}
+		n.seconds(10, nil)
+		for _, state := range []string{status.MoveSaving, status.MoveReady, ""} {
+			n.c.Moving(last.ID, status.Move{State: state, Step: status.Unknown()})
+			synctest.Wait()
+			must.Eq(t, state, last.shown(t).Move.State)
+		}
+	})(t)
+}
+
 func TestPolicyNoneLeavesLimitsAlone(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, func(o *Options) { o.Policy = decider(t, "none") })
