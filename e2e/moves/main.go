@@ -167,7 +167,6 @@ func one(ctx context.Context, from, to *harness.Agent, alloc *api.Allocation) (m
 	}
 	var stands, told time.Time
 	opts := move.DefaultOptions()
-	opts.PollInterval = 50 * time.Millisecond
 	opts.Claims, opts.Owner = memory.Claims{Store: memory.Store{Client: from.API, Namespace: "default", Path: "ebbtide/shim"}}, "moves"
 	opts.Report = func(p move.Phase, _ string) {
 		switch p {

@@ -90,7 +90,7 @@ type Options struct {
 }
 
 func DefaultOptions() Options {
-	return Options{PlaceTimeout: 10 * time.Minute, VerifyTimeout: 5 * time.Minute, PollInterval: 250 * time.Millisecond, Report: func(Phase, string) {}}
+	return Options{PlaceTimeout: 10 * time.Minute, VerifyTimeout: 5 * time.Minute, PollInterval: 100 * time.Millisecond, Report: func(Phase, string) {}}
 }
 
 const (
