@@ -163,7 +163,7 @@ func (ws *watches) check(ctx context.Context, token string, open bool) error {
 		if open {
 			return nil
 		}
-		return denial{http.StatusForbidden, "Nomad's ACLs are off, so that no token says who may look: serve the page on a loopback address"}
+		return denial{http.StatusForbidden, "Nomad's ACLs are off, so no token can grant access: serve the page on a loopback address"}
 	case response.StatusCode() < http.StatusInternalServerError:
 		return denial{http.StatusForbidden, "Nomad does not know this token"}
 	}

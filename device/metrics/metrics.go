@@ -65,7 +65,7 @@ func New() *Metrics {
 	m := &Metrics{Registry: r.Registry}
 	m.grants = r.CounterVec("grants_total", "Granted requests for memory of a card.", "card")
 	m.grantsBytes = r.CounterVec("granted_bytes_total", "Memory of a card granted.", "card")
-	m.denials = r.CounterVec("denials_total", "Denied requests for memory of a card: no room possible (memory), or max_wait exceeded (timeout).", "card", "reason")
+	m.denials = r.CounterVec("denials_total", "Denied requests for memory of a card: no room possible or too many waiting (memory), or max_wait exceeded (timeout).", "card", "reason")
 	m.Wait = r.Histogram("request_wait_seconds", "Wait of granted requests.", []float64{0.001, 0.01, 0.1, 1, 5, 15, 60, 300, 900, 3600})
 	seconds := prometheus.ExponentialBuckets(0.05, 2.5, 9) // to 76 s
 	m.Parkings = r.Results("parkings_total", "Attempts to park a container.")

@@ -42,7 +42,7 @@ const (
 )
 
 // errSkip means that a requirement is unavailable.
-var errSkip = errors.New("not to be had here")
+var errSkip = errors.New("not available here")
 
 type options struct {
 	kernel, qemu, cache, accel string

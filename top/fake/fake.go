@@ -280,7 +280,7 @@ func (c *Cluster) file(w http.ResponseWriter, r *http.Request, how, id string) (
 		return false
 	}
 	if how == "stream" && c.Denied["histories"] {
-		http.Error(w, "it is not to be had", http.StatusInternalServerError)
+		http.Error(w, "not available", http.StatusInternalServerError)
 		return false
 	}
 	text, ok := "", false

@@ -66,6 +66,8 @@ async function read(signal, on) {
 export class Stream {
   #abort = null;
   #run = 0;
+  #refused = false;
+  #hidden = 0; // timer
 
   constructor(on, failed) {
     this.on = on;
@@ -75,7 +77,8 @@ export class Stream {
 
   #pause() {
     // A tab that is briefly hidden keeps its stream.
-    setTimeout(() => document.hidden && this.stop(), 20_000);
+    clearTimeout(this.#hidden);
+    this.#hidden = setTimeout(() => this.stop(), 20_000);
   }
 
   stop() {
@@ -84,13 +87,16 @@ export class Stream {
     this.#abort = null;
   }
 
+  /** Starts anew, with another token. */
   restart() {
+    this.#refused = false;
     this.stop();
     this.start();
   }
 
   async start() {
-    if (this.#abort) return;
+    clearTimeout(this.#hidden);
+    if (this.#abort || this.#refused) return;
     const run = ++this.#run;
     for (let wait = 1000; run === this.#run; wait = Math.min(2 * wait, 15_000)) {
       const abort = new AbortController();
@@ -109,6 +115,7 @@ export class Stream {
         if (run !== this.#run) return;
         this.failed(error);
         if (error instanceof Refused && (error.status === 401 || error.status === 403)) {
+          this.#refused = true;
           this.stop();
           return;
         }
