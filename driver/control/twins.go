@@ -241,11 +241,11 @@ func (t *task) lateReason(pool policy.Cores) string {
 func (c *Controller) reportEnd(t *task, now time.Time) (said bool) {
 	ahead, why, ok := c.endTwin(t, now)
 	took := now.Sub(t.began)
-	c.opts.Metrics.Ended(ahead, took, t.usage.CPUSeconds-float64(t.fair.cpu), ok)
-	if !ok || c.mode() == plan.ModeNone || ahead.Abs() < took/50 {
-		return false // no twin, or level with it
-	}
 	ended := status.Ended{Took: took, Fair: took + ahead}
+	c.opts.Metrics.Ended(ended, t.usage.CPUSeconds-float64(t.fair.cpu), ok)
+	if !ok || c.mode() == plan.ModeNone || ended.Level() {
+		return false
+	}
 	if ahead < 0 {
 		ended.Why = why
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/internal/metricsserver"
 )
 
@@ -84,14 +85,14 @@ func New() *Metrics {
 	return m
 }
 
-// Ended counts a task that ended after took. ahead is how long before its twin it ended, more the
-// CPU-seconds it used in excess of the twin's. Without a twin both are ignored.
-func (m *Metrics) Ended(ahead, took time.Duration, more float64, twin bool) {
-	finish := level
+// Ended counts an ended task, and the CPU-seconds it used in excess of its twin's. Without a twin
+// both are ignored.
+func (m *Metrics) Ended(e status.Ended, more float64, twin bool) {
+	finish, ahead := level, e.Fair-e.Took
 	switch {
 	case !twin:
 		finish = noTwin
-	case ahead.Abs() < took/50:
+	case e.Level():
 	case ahead > 0:
 		finish = earlier
 	default:

@@ -16,6 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/status"
 )
 
 func expect(t *testing.T, m *Metrics, text string, names ...string) {
@@ -69,10 +70,10 @@ ebbtide_driver_last_decision_timestamp_seconds 1.5
 
 func TestEnded(t *testing.T) {
 	m := New()
-	m.Ended(time.Minute, 10*time.Minute, 30, true)
-	m.Ended(-2*time.Minute, 10*time.Minute, -5, true)
-	m.Ended(time.Second, time.Hour, 1, true)
-	m.Ended(time.Hour, time.Hour, 99, false)
+	m.Ended(status.Ended{Took: 10 * time.Minute, Fair: 11 * time.Minute}, 30, true)
+	m.Ended(status.Ended{Took: 10 * time.Minute, Fair: 8 * time.Minute}, -5, true)
+	m.Ended(status.Ended{Took: time.Hour, Fair: time.Hour + time.Second}, 1, true)
+	m.Ended(status.Ended{Took: time.Hour, Fair: 2 * time.Hour}, 99, false)
 	m.LimitWrites.Count(nil)
 	m.LimitWrites.Count(errors.New("no"))
 	Add(m.CPU, math.NaN())

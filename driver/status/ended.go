@@ -16,6 +16,9 @@ type Ended struct {
 	Why  string        // why it took longer; "" if it did not
 }
 
+// Level reports whether the difference is below 2 % and not worth reporting, as below a second.
+func (e Ended) Level() bool { return (e.Fair - e.Took).Abs() < max(e.Took/50, time.Second) }
+
 const (
 	endedAfter = "ended after "
 	endedFair  = "; with its fair share it would have taken "

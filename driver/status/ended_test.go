@@ -10,6 +10,17 @@ import (
 	"github.com/shoenig/test/must"
 )
 
+func TestEnded_level(t *testing.T) {
+	for level, all := range map[bool][]Ended{
+		true:  {{}, {Took: 10 * time.Millisecond}, {Took: time.Second, Fair: 1900 * time.Millisecond}, {Took: time.Hour, Fair: time.Hour - time.Minute}},
+		false: {{Took: time.Second, Fair: 2 * time.Second}, {Took: time.Hour, Fair: time.Hour - 2*time.Minute}},
+	} {
+		for _, e := range all {
+			must.Eq(t, level, e.Level(), must.Sprint(e))
+		}
+	}
+}
+
 func TestEnded(t *testing.T) {
 	for _, e := range []Ended{
 		{Took: 42 * time.Minute, Fair: 58 * time.Minute},
