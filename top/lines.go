@@ -304,7 +304,7 @@ func (v *View) Empty() string {
 	case len(v.Nodes) == 0:
 		return "No node has Ebbtide's driver. Run `ebbtide doctor` on a client to find out why."
 	case len(v.Tasks) == 0 && v.Unread == 0:
-		return "No task runs under Ebbtide; tasks that are starting are not shown. Set a job's driver to ebbtide, and run `ebbtide doctor` on a client to check the driver."
+		return "No task runs under Ebbtide. Tasks that are starting are not shown. Set a job's driver to ebbtide, and run `ebbtide doctor` on a client to check the driver."
 	}
 	return ""
 }
