@@ -449,7 +449,7 @@ func (d *Driver) supervise(t *task, opts *options.Task, recovered bool) {
 		ct.Shares = t.setup.shares(cfg)
 		if r.LinuxResources.CpusetCpus != "" {
 			// The CPUs of tasks with `cores` are not shared.
-			log.Debug("task has cores of its own and is not limited")
+			log.Debug("task has dedicated cores and is not limited")
 			ct.Pinned = cpusetSize(r.LinuxResources.CpusetCpus)
 			ct.Limited = false
 		}

@@ -79,7 +79,7 @@ var jobspecRuns = map[string]struct {
 	// Not in parallel: see Nomad's known issues in the README.
 	"cores.hcl": {false, func(t *testing.T, s jobspecRun) {
 		st := s.reports(t, "mlp", "loss")
-		must.StrContains(t, st.Why, "cores of its own")
+		must.StrContains(t, st.Why, "dedicated cores")
 	}},
 	"csv.hcl": {true, func(t *testing.T, s jobspecRun) { s.reports(t, "mlp", "loss") }},
 	// Not concurrently with shim.hcl: only one shim leads.

@@ -149,7 +149,7 @@ func (c *Controller) node() status.Node {
 func (t *task) explanation(mode plan.Mode) string {
 	switch {
 	case !t.Limited && t.Pinned > 0:
-		return "the task has cores of its own (`cores`) and is not limited"
+		return "the task has dedicated cores (`cores`) and is not limited"
 	case !t.Limited:
 		return "the job asked not to be limited (ebbtide_limit = \"off\")"
 	case t.cgroup == nil:
@@ -160,10 +160,11 @@ func (t *task) explanation(mode plan.Mode) string {
 		return "the objective is reached: the task is being stopped and has succeeded"
 	}
 	text := t.decision.Why
-	for _, more := range []string{t.m.Estimate.Why, t.m.Note} {
-		if more != "" {
-			text += ". " + more
-		}
+	if t.m.Estimate.Why != "" {
+		text += "; growth: " + t.m.Estimate.Why
+	}
+	if t.m.Note != "" {
+		text += ". " + t.m.Note
 	}
 	return text
 }

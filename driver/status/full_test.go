@@ -84,7 +84,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	refused(err, "t.csv")
 	must.Eq(t, before, readFileOf(t, in("t.csv")))
-	must.Eq(t, string(formatHistory(rowsUpTo(n))), before)
+	must.Eq(t, string(FormatHistory(rowsUpTo(n))), before)
 	must.Positive(t, len(before)%os.Getpagesize())
 	must.Error(t, w.Append(rowAt(n)))
 	must.Eq(t, before, readFileOf(t, in("t.csv")))
@@ -96,7 +96,7 @@ func TestFullDisk(t *testing.T) {
 	must.NoError(t, w.Append(rowAt(n)))
 	must.NoError(t, w.Status(Status{Task: "t", Step: 3}))
 	must.NoError(t, w.Picture())
-	must.Eq(t, string(formatHistory(rowsUpTo(n+1))), readFileOf(t, in("t.csv")))
+	must.Eq(t, string(FormatHistory(rowsUpTo(n+1))), readFileOf(t, in("t.csv")))
 	st, err := w.readStatus()
 	must.NoError(t, err)
 	must.Eq(t, 3, st.Step)
@@ -116,12 +116,12 @@ func TestFullDisk_thinning(t *testing.T) {
 		err := w.Append(rowAt(16))
 		must.ErrorIs(t, err, unix.ENOSPC)
 		must.ErrorContains(t, err, path)
-		must.Eq(t, string(formatHistory(rowsUpTo(16))), readFileOf(t, path))
+		must.Eq(t, string(FormatHistory(rowsUpTo(16))), readFileOf(t, path))
 		must.Eq(t, []string{"t.csv"}, names(t, filepath.Dir(path)))
 	}
 	free()
 	must.NoError(t, w.Append(rowAt(16)))
-	must.Eq(t, string(formatHistory(thin(rowsUpTo(17), 12))), readFileOf(t, path))
+	must.Eq(t, string(FormatHistory(thin(rowsUpTo(17), 12))), readFileOf(t, path))
 }
 
 func TestFullDisk_directory(t *testing.T) {

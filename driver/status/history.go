@@ -118,7 +118,8 @@ func (r *Row) text(column string) *string {
 	return nil
 }
 
-func blankRow() (r Row) {
+// NewRow returns a row whose numbers are unknown.
+func NewRow() (r Row) {
 	for _, c := range columns {
 		if f := r.number(c); f != nil {
 			*f = math.NaN()
@@ -212,7 +213,7 @@ func headerOrder(line string) []int {
 // parseRow parses one line. A missing field is unknown; an invalid one makes the line
 // invalid.
 func parseRow(line string, order []int) (Row, bool) {
-	r := blankRow()
+	r := NewRow()
 	timed := false
 	line = strings.TrimRight(line, "\r")
 	for _, c := range order {
@@ -253,7 +254,8 @@ func word(field string) (string, error) {
 	return plain(field), nil
 }
 
-func formatHistory(rows []Row) []byte {
+// FormatHistory returns rows as ParseHistory reads them.
+func FormatHistory(rows []Row) []byte {
 	b := make([]byte, 0, len(header)+len(rows)*160)
 	b = append(b, header...)
 	for _, r := range rows {

@@ -45,7 +45,7 @@ func TestRow_numbers(t *testing.T) {
 }
 
 func TestRow_unknown(t *testing.T) {
-	r := blankRow()
+	r := NewRow()
 	r.Time = testStart
 	must.Eq(t, "2026-03-01T09:30:00Z,,,,,,,,,0,,,,,,,,,,,,,,,\n", string(r.appendTo(nil)))
 }
@@ -95,7 +95,7 @@ func damaged() map[string]struct {
 	file string
 	want []int
 } {
-	full := string(formatHistory(rowsUpTo(4)))
+	full := string(FormatHistory(rowsUpTo(4)))
 	lines := strings.SplitAfter(full, "\n")[1:5]
 	all := []int{0, 1, 2, 3}
 	between := func(s string) string { return header + lines[0] + lines[1] + s + lines[2] + lines[3] }
@@ -179,7 +179,7 @@ func TestHistory_damaged(t *testing.T) {
 			}
 			file := readFileOf(t, path)
 			eqRows(t, want, ParseHistory([]byte(file)))
-			must.Eq(t, string(formatHistory(ParseHistory([]byte(file)))), file)
+			must.Eq(t, string(FormatHistory(ParseHistory([]byte(file)))), file)
 		})
 	}
 }
@@ -189,7 +189,7 @@ func TestHistory_torn(t *testing.T) {
 	path := filepath.Join(dir, "t.csv")
 	rows := rowsUpTo(5)
 	rows[4].Event, rows[4].Rule = "converged ✓", "flowcon.alg1.nl"
-	full := formatHistory(rows)
+	full := FormatHistory(rows)
 	for n := range len(full) + 1 {
 		must.NoError(t, os.WriteFile(path, full[:n], 0o600))
 		whole := max(0, bytes.Count(full[:n], []byte("\n"))-1)
@@ -198,7 +198,7 @@ func TestHistory_torn(t *testing.T) {
 		eqRows(t, rows[:whole], got)
 
 		must.NoError(t, w.Append(rowAt(9)))
-		must.Eq(t, string(formatHistory(append(slices.Clone(rows[:whole]), rowAt(9)))), readFileOf(t, path))
+		must.Eq(t, string(FormatHistory(append(slices.Clone(rows[:whole]), rowAt(9)))), readFileOf(t, path))
 	}
 }
 
@@ -280,7 +280,7 @@ func TestThin(t *testing.T) {
 		at, marks := 0, 0
 		for i, s := range steps {
 			at += s
-			rows[i] = blankRow()
+			rows[i] = NewRow()
 			rows[i].Time = testStart.Add(time.Duration(at) * time.Second)
 			rows[i].CPUSeconds = float64(i)
 			rows[i].Category = rapid.SampledFrom([]string{"NL", "NL", "NL", "NL", "NL", "NL", "CL"}).Draw(t, "category")
@@ -344,7 +344,7 @@ func TestThin_clockSetBack(t *testing.T) {
 func TestHistory_lastColumn(t *testing.T) {
 	r := rowAt(0)
 	r.Event = "e"
-	file := bytes.ReplaceAll(formatHistory([]Row{r}), []byte("\n"), []byte("\r\n"))
+	file := bytes.ReplaceAll(FormatHistory([]Row{r}), []byte("\n"), []byte("\r\n"))
 	rows := ParseHistory(file)
 	eqRows(t, []Row{r}, rows)
 }
@@ -359,7 +359,7 @@ func TestHistory_replaced(t *testing.T) {
 	must.NoError(t, os.WriteFile(path+".new", other, 0o600))
 	must.NoError(t, os.Rename(path+".new", path))
 	must.NoError(t, w.Append(rowAt(2)))
-	must.Eq(t, string(formatHistory([]Row{rowAt(2)})), readFileOf(t, path))
+	must.Eq(t, string(FormatHistory([]Row{rowAt(2)})), readFileOf(t, path))
 }
 
 func FuzzReadHistory(f *testing.F) {
@@ -369,7 +369,7 @@ func FuzzReadHistory(f *testing.F) {
 		}
 	}
 	for _, n := range oddNumbers {
-		f.Add(formatHistory([]Row{{Time: testStart, CPUSeconds: n, Value: n, Growth: n, Event: "a,\"b\n"}}))
+		f.Add(FormatHistory([]Row{{Time: testStart, CPUSeconds: n, Value: n, Growth: n, Event: "a,\"b\n"}}))
 	}
 	f.Add([]byte("time,time,value,value,shares\n2026-03-01T09:30:00Z,2026-03-01T09:30:00+01:00,0x1p-2,,1\n"))
 	f.Add([]byte("time,\n0000-01-01T00:00:00+23:59,x\n9999-12-31T23:59:59-23:59\n"))
@@ -379,7 +379,7 @@ func FuzzReadHistory(f *testing.F) {
 		rows, err := ReadHistory(path)
 		must.NoError(t, err)
 		must.LessEq(t, bytes.Count(b, []byte("\n")), len(rows))
-		again := ParseHistory(formatHistory(rows))
+		again := ParseHistory(FormatHistory(rows))
 		eqRows(t, rows, again)
 		must.LessEq(t, 5, len(thin(rows, 5)))
 	})

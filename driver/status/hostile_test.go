@@ -258,16 +258,16 @@ func TestHostile_huge(t *testing.T) {
 	_, err = w.readStatus()
 	must.Error(t, err)
 
-	path := huge("t.csv", string(formatHistory(rowsUpTo(10))))
+	path := huge("t.csv", string(FormatHistory(rowsUpTo(10))))
 	rows, err := w.history()
 	must.NoError(t, err)
 	eqRows(t, rowsUpTo(10), rows)
 	must.NoError(t, w.Append(rowAt(10)))
-	must.Eq(t, string(formatHistory(rowsUpTo(11))), readFileOf(t, path))
+	must.Eq(t, string(FormatHistory(rowsUpTo(11))), readFileOf(t, path))
 
 	// More valid rows than allowed: the next append thins them, and their picture is
 	// bounded.
-	must.NoError(t, os.WriteFile(path, formatHistory(rowsUpTo(3*defaultMaxRows)), 0o600))
+	must.NoError(t, os.WriteFile(path, FormatHistory(rowsUpTo(3*defaultMaxRows)), 0o600))
 	must.NoError(t, w.Picture())
 	must.NoError(t, w.Append(rowAt(3*defaultMaxRows)))
 	rows, err = w.history()

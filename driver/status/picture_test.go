@@ -39,7 +39,7 @@ func training(n int, every float64, edit func(i int, r *Row)) []Row {
 	for i := range rows {
 		t := float64(i) * every
 		f := float64(i) / float64(max(n, 2)-1)
-		r := blankRow()
+		r := NewRow()
 		r.Time = testStart.Add(time.Duration(t * float64(time.Second)))
 		r.Step, r.Total = float64(i*10), float64(n*10)
 		r.Value = 0.25 + 2.1*math.Exp(-7*f) + 0.02*rng.NormFloat64()
@@ -117,7 +117,7 @@ func pictures() map[string][]Row {
 		"flat":     training(50, 5, func(_ int, r *Row) { r.Value, r.Growth = 3, 0 }),
 		"accuracy": training(60, 600, func(i int, r *Row) { r.Value = 0.98 - 0.9*math.Exp(-float64(i)/9); r.Use *= 1.9 }),
 		"flapping": training(300, 2, func(i int, r *Row) { r.Category = []string{"NL", "WL", "CL"}[i/7%3]; r.Event = "category changed" }),
-		"NaN":      training(40, 5, func(_ int, r *Row) { t := r.Time; *r = blankRow(); r.Time = t }),
+		"NaN":      training(40, 5, func(_ int, r *Row) { t := r.Time; *r = NewRow(); r.Time = t }),
 		"+Inf":     training(40, 5, every(inf)),
 		"-Inf":     training(40, 5, every(-inf)),
 		"zero":     training(40, 5, every(0)),

@@ -160,7 +160,7 @@ func (w *Writer) Append(r Row) error {
 	if len(rows) > w.maxRows {
 		rows = thin(rows, w.maxRows*3/4)
 	}
-	b = formatHistory(rows)
+	b = FormatHistory(rows)
 	if w.made, err = d.WriteFile(name, b, fileMode); err != nil {
 		w.made = taskfs.Stat{}
 		return err

@@ -30,7 +30,7 @@ func newTestWriter(t *testing.T, opts Options) (w *Writer, dir string) {
 }
 
 func rowAt(i int) Row {
-	r := blankRow()
+	r := NewRow()
 	r.Time = testStart.Add(time.Duration(i) * time.Second)
 	r.CPUSeconds, r.Step, r.Value, r.Limit, r.Category = float64(i), float64(i), 1/float64(i+1), 0.5, "NL"
 	return r
@@ -47,7 +47,7 @@ func rowsUpTo(n int) []Row {
 // eqRows compares rows as written, because NaN equals nothing.
 func eqRows(t *testing.T, want, got []Row) {
 	t.Helper()
-	must.Eq(t, string(formatHistory(want)), string(formatHistory(got)))
+	must.Eq(t, string(FormatHistory(want)), string(FormatHistory(got)))
 }
 
 // watchdog turns a hang into a failure with a stack.
@@ -211,7 +211,7 @@ func TestWriter_second(t *testing.T) {
 	must.NoError(t, second.Append(rowAt(1)))
 	must.NoError(t, w.Append(rowAt(2)))
 	must.NoError(t, second.Append(rowAt(3)))
-	must.Eq(t, string(formatHistory(rowsUpTo(4))), readFileOf(t, filepath.Join(dir, "t.csv")))
+	must.Eq(t, string(FormatHistory(rowsUpTo(4))), readFileOf(t, filepath.Join(dir, "t.csv")))
 }
 
 func TestWriter_pictureLabels(t *testing.T) {
@@ -234,7 +234,7 @@ func TestWriter_pictureLabels(t *testing.T) {
 func TestReadPath(t *testing.T) {
 	dir := t.TempDir()
 	plain := filepath.Join(dir, "plain")
-	must.NoError(t, os.WriteFile(plain, append(formatHistory(rowsUpTo(2)), "torn"...), 0o600))
+	must.NoError(t, os.WriteFile(plain, append(FormatHistory(rowsUpTo(2)), "torn"...), 0o600))
 	rows, err := ReadHistory(plain)
 	must.NoError(t, err)
 	eqRows(t, rowsUpTo(2), rows)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -87,24 +86,25 @@ func exampleStatus(s *status.Status, i int, random *rand.Rand, now time.Time) {
 }
 
 func exampleHistory(random *rand.Rand, now time.Time) string {
-	var b strings.Builder
-	b.WriteString("time,cpu_s,step,total,value,growth,limit,use,ahead_cpu_s,category,event\n")
+	var rows []status.Row
 	rate, ahead, limit := 40+60*random.Float64(), 0.0, 0.25
 	for i := range 200 {
-		at := now.Add(time.Duration(i-200) * 15 * time.Second)
 		if i%40 == 0 {
 			limit = 0.05 + 0.4*random.Float64()
 		}
-		use := limit * (0.8 + 0.2*random.Float64())
-		ahead += (use - 0.2) * 15
-		event := ""
+		r := status.NewRow()
+		r.Time, r.CPUSeconds, r.Step, r.Total = now.Add(time.Duration(i-200)*15*time.Second), float64(4*i), float64(40*i), 8000
+		r.Value = 0.3 + 2*math.Exp(-float64(i)/rate) + 0.04*random.NormFloat64()
+		r.Growth, r.Category, r.Limit = math.Exp(-float64(i)/rate)/20, "NL", limit
+		r.Use = limit * (0.8 + 0.2*random.Float64())
+		ahead += (r.Use - 0.2) * 15
+		r.Ahead = ahead
 		if i == 160 {
-			event = "converged"
+			r.Event = "converged"
 		}
-		fmt.Fprintf(&b, "%s,%d,%d,8000,%.4g,%.4g,%.3g,%.3g,%.4g,NL,%s\n", at.Format(time.RFC3339Nano), 4*i, 40*i,
-			0.3+2*math.Exp(-float64(i)/rate)+0.04*random.NormFloat64(), math.Exp(-float64(i)/rate)/20, limit, use, ahead, event)
+		rows = append(rows, r)
 	}
-	return b.String()
+	return string(status.FormatHistory(rows))
 }
 
 // exampleSnapshot sets the snapshot of a node's last decision.

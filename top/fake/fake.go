@@ -111,13 +111,14 @@ func (c *Cluster) Task(node, namespace, job string, change func(*status.Status))
 }
 
 func history(now time.Time) string {
-	var b strings.Builder
-	b.WriteString("time,cpu_s,step,total,value\n")
+	var rows []status.Row
 	for i := range 300 {
-		at := now.Add(time.Duration(i-300) * 10 * time.Second)
-		fmt.Fprintf(&b, "%s,%d,%d,5000,%g\n", at.Format(time.RFC3339Nano), i, 4*i, 0.3+2*math.Exp(-float64(i)/60))
+		r := status.NewRow()
+		r.Time, r.CPUSeconds, r.Step, r.Total = now.Add(time.Duration(i-300)*10*time.Second), float64(i), float64(4*i), 5000
+		r.Value = 0.3 + 2*math.Exp(-float64(i)/60)
+		rows = append(rows, r)
 	}
-	return b.String()
+	return string(status.FormatHistory(rows))
 }
 
 // Seat sets a task's seat on a card of 1024 MiB. Sizes are in MiB.

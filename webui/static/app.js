@@ -517,7 +517,7 @@ function drawPolicies(c) {
     column("Job");
     column("Current", "num");
     for (const p of c.policies) column(p.name === c.running ? `${p.name} (active)` : p.name, "num").title = p.synopsis;
-    const what = (d) => (d.stop ? "stops" : known(d.limit) ? percent(d.limit) : "no limit");
+    const what = (d) => (d.stop ? "stops" : d.limit < 1 ? percent(d.limit) : "no limit");
     const name = (t) => (t.job ? taskName(t) : "a task this token may not read");
     const rows = c.tasks.map((t) => {
       const th = el("th", "", name(t));
