@@ -17,7 +17,7 @@ test("a real task on our page", async ({ page }) => {
   await expect(page.locator("#task-events")).toContainText("Started");
   await page.getByRole("link", { name: "Policies" }).click();
   await expect(page.locator("#policies tbody tr").first()).toContainText("long");
-  await expect(page.getByRole("columnheader", { name: "auto (runs)" })).toBeVisible();
+  await expect(page.getByRole("columnheader", { name: "auto (active)" })).toBeVisible();
   await page.getByRole("link", { name: "Time saved" }).click();
   await expect(page.locator("#jobs")).toContainText("short");
 });

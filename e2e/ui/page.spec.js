@@ -60,7 +60,7 @@ test("moves, refusals, time saved, and what each policy would do", async ({ page
   await expect(page.locator("#slowed")).toContainText("it was first estimated at 300 CPU-seconds, and used 420");
 
   await page.getByRole("link", { name: "Policies" }).click();
-  for (const name of ["auto (runs)", "fsp", "flowcon", "tradl", "dqoes", "none"]) {
+  for (const name of ["auto (active)", "fsp", "flowcon", "tradl", "dqoes", "none"]) {
     await expect(page.getByRole("columnheader", { name, exact: true })).toBeVisible();
   }
   await page.locator("#policies summary").first().click();
@@ -76,7 +76,7 @@ for (const [name, options] of [
 ]) {
   test.describe(name, () => {
     test.use(options);
-    test("nothing hinders anybody, and nothing is too wide", async ({ page }) => {
+    test("accessible, and nothing overflows", async ({ page }) => {
       const url = address("EBBTIDE_UI");
       for (const view of views) {
         await open(page, url, view);
@@ -94,7 +94,7 @@ for (const [name, options] of [
   });
 }
 
-test("the keyboard gets everywhere", async ({ page }) => {
+test("the keyboard reaches everything", async ({ page }) => {
   await open(page, address("EBBTIDE_UI"));
   const reached = new Set();
   for (let i = 0; i < 40; i++) {
@@ -188,7 +188,7 @@ test("beyond loopback a token is needed, and a wrong one gets nothing", async ({
   expect(await page.evaluate(() => sessionStorage.length + localStorage.length)).toBe(0);
 });
 
-test("an empty cluster, and a Nomad that is away", async ({ page }) => {
+test("an empty cluster, and an unreachable Nomad", async ({ page }) => {
   await page.goto(address("EBBTIDE_UI_EMPTY"));
   await expect(page.locator("#notices")).toContainText("No node has Ebbtide's driver");
   await accessible(page);

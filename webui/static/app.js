@@ -194,7 +194,7 @@ tables.tasks = new Table($("tasks"), {
   columns: [
     { key: "job", title: "Job", cls: "w16", sort: (r) => `${r.namespace}/${r.job}/${r.task}`, cell: taskCell },
     { key: "node", title: "Node", cls: "w8 wide", sort: (r) => r.node, cell: full((r) => r.node) },
-    { key: "state", title: "State", cls: "w5", sort: (r) => r.state, cell: stateCell },
+    { key: "state", title: "State", cls: "w6", sort: (r) => r.state, cell: stateCell },
     { key: "metric", title: "Metric", cls: "w12", sort: (r) => r.value ?? NaN, cell: full(value) },
     { key: "curve", title: "Curve", cls: "w8 mid", sort: (r) => r.values?.length ?? 0, cell: curveCell },
     { key: "step", title: "Steps", cls: "w7 num mid", hint: "Share of its steps that are done", sort: (r) => r.step / r.total, cell: (r, c) => {
