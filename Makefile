@@ -87,7 +87,7 @@ unit: $(BIN)/gotestsum ## unit tests with the race detector, fuzz seeds, and the
 # Only failures are printed; agents' logs are in out/e2e.log.
 e2e: build nomad $(BIN)/gotestsum ## the end-to-end suites on a real Nomad, with both engines
 	@mkdir -p out
-	$(BIN)/gotestsum --format standard-quiet --hide-summary all --jsonfile out/e2e.json -- -tags e2e -count 1 -timeout 60m ./e2e/... 2>&1 | tee out/e2e.log | \
+	$(BIN)/gotestsum --format standard-quiet --hide-summary all --jsonfile out/e2e.json -- -tags e2e -count 1 -timeout 60m ./e2e 2>&1 | tee out/e2e.log | \
 		grep --line-buffered -E '^ *--- FAIL|^DONE|^ *[a-z_]+_test\.go:[0-9]+: |^ *↪|^(panic|FAIL|ok|#)|^[^ ]+\.go:[0-9]+|^[[:space:]]+Test[^ ]* \('
 
 chaos: build nomad ## five minutes of moves on a real Nomad that is broken at random (CHAOS='-seed 2 -minutes 60')

@@ -27,14 +27,13 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-func lifecycleOptions(t *testing.T, docker harness.DockerOptions) clusterOptions {
+func lifecycleOptions(t *testing.T) clusterOptions {
 	t.Helper()
 	devices := t.TempDir()
 	must.NoError(t, os.Chmod(devices, 0o755))
 	must.NoError(t, os.WriteFile(filepath.Join(devices, "card0"), []byte("a device\n"), 0o644))
 	opts := clusterOptions{
 		cni:      true,
-		docker:   docker,
 		settings: map[string]string{"policy": `"flowcon"`, "no_progress_after": `"3s"`, "docker_timeout": `"2s"`},
 		agent:    harness.AgentConfig{HostVolumes: map[string]string{"data": volumeDir(t)}},
 	}

@@ -27,6 +27,7 @@ import (
 // TestPrivate: tasks cannot read or write the private directory, jobs that mount it are rejected,
 // and Nomad's file API serves it.
 func TestPrivate(t *testing.T) {
+	t.Parallel()
 	for _, engine := range []string{"exec", "docker"} {
 		t.Run(engine, func(t *testing.T) { testPrivate(t, newCluster(t, newHarness(t), engine, clusterOptions{})) })
 	}
