@@ -11,23 +11,8 @@
 // (move.go, runs.go), the device plugin's reports (gpu.go). Outputs: CPU limits, status files and
 // events (package publish), the private directory (package private).
 //
-// Start with driver.go: SetConfig, StartTask, supervise. wait.go waits for a task's result,
-// finish.go handles targets, move.go and adopt.go moves.
-//
-// # From a report to the kernel
-//
-//	source.Open                     the task's output, file or endpoint
-//	progress.Logs.Poll              lines to Parser.Parse, a Report each
-//	measure.Observer.poll, take     one point per poll
-//	growth.Estimator.Add, Measure   growth; remaining.Estimator.Estimate: work left
-//	control.Controller.tick         adopts each Observer's Latest measurement
-//	control.Controller.decide       takeSnapshot, advanceTwins (package twin)
-//	policy.Decider.Decide           a Decision per task, by the configured policy
-//	control.Controller.enforce      plan.Limits, plan.Damper.Next
-//	enforce.Limiter.Set             off the loop, with retries
-//	engine.Engine.Apply             Docker's update API, or
-//	limits.Cgroup.SetShares         cpu.weight (v2) or cpu.shares (v1)
-//	limits.Cgroup.SetQuota          cpu.max (v2) or cpu.cfs_quota_us (v1)
-//	limits.Cgroup.Read, InForce     read back by the Limiter
-//	publish.Task.Write              status, history, picture
+// Start with driver.go (SetConfig, StartTask, supervise), then control/decide.go, one decision from
+// the snapshot to the limits, and a policy such as policy/fsp. wait.go waits for a task's result,
+// finish.go handles targets, move.go and adopt.go moves. ARCHITECTURE.md follows a report to the
+// kernel's file.
 package driver

@@ -10,18 +10,7 @@
 // (allocfs), the configuration (config), the operators' pause (memory). Outputs: job registrations
 // and signals (move), records and a report in Nomad variables (memory), metrics and health (web).
 //
-// Start with shim.go. An event becomes a move as follows:
-//
-//	listen      reads the event stream and posts each batch to the loop
-//	apply       updates cluster.State; a held job expedites the next pass
-//	reconcile   is one pass: it reads the pause, recovers abandoned moves, and calls
-//	decide      which selects due policies, surveys the nodes' summaries, and calls
-//	place, migrate, relocate, rebalance
-//	            which build a policy's input and run its pure Choose or Decide
-//	startMove   checks pause and limits (actuator.Gate) and runs, off the loop,
-//	move.Move   which claims, freezes, binds, verifies and unbinds the job
-//	finish      records the result and updates limits and back-off
-//
-// heldJobs and release do the same for jobs held for placement (move.Release). One loop owns all
-// state; background runs everything that waits for Nomad or a node.
+// Start with shim.go, whose loop owns all state (background runs everything that waits for Nomad or
+// a node), then decide.go, one reconcile pass, and move/move.go. heldJobs and release place jobs
+// that wait (move.Release). ARCHITECTURE.md follows an event to a move.
 package shim

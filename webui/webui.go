@@ -7,6 +7,11 @@
 // It only reads from Nomad's API. On a loopback address it uses the process's token; a request must
 // then name a loopback host, to prevent DNS rebinding by web sites. On other addresses TLS is
 // required, and each viewer supplies a Nomad token, which is used for everything the viewer sees.
+//
+// Inputs: the view of package top/gather, files of allocations, the shim's variables. Outputs: the
+// static page, a stream of changes per viewer, and answers about a task and a node's policies.
+// Start with webui.go (routes and rights), then watch.go, which reads the cluster once per token,
+// and static/app.js.
 package webui
 
 import (

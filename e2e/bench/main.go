@@ -3,8 +3,14 @@
 
 // Command bench measures the policies' effects on a real Nomad: on training jobs as in the
 // FlowCon papers (train), in PyTorch and containers (torch), with targets (tradl), on services
-// with response times (dqoes), and on all kinds on one node (auto), each against the same tasks
-// without limits. It needs root and cgroups, and leaves nothing behind.
+// with response times (dqoes), on all kinds on one node (auto), and on four nodes with and without
+// the shim (cluster), each against the same tasks without limits. It needs root and cgroups, and
+// leaves nothing behind. A seed takes 5 minutes (auto) to an hour (train, both modes).
+//
+// torch needs Debian's python3-torch and docker.io. Its containers run torch/train.py in an empty
+// image with the host's /usr mounted read-only, and with OMP_WAIT_POLICY=passive: idle threads of
+// GNU's OpenMP spin, so two jobs with two threads each on two busy cores took 68 CPU-seconds each
+// without it, and 10 with it.
 //
 //	go run ./e2e/bench -what train -jobs 10 -seeds 5 -out docs/results
 //

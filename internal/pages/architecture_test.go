@@ -112,3 +112,31 @@ func TestArchitecture_rule(t *testing.T) {
 	must.StrContains(t, tests, "func "+failing[1]+"(")
 	must.StrContains(t, tests, `"`+strings.ReplaceAll(failing[2], "_", " ")+`"`)
 }
+
+// Each top folder has a page, or a package comment, that says where to start, in at most 40 lines.
+func TestFolders(t *testing.T) {
+	folders := make(map[string]bool)
+	for _, name := range sources(t, ".go") {
+		if folder, _, ok := strings.Cut(name, "/"); ok {
+			folders[folder] = true
+		}
+	}
+	must.MapNotEmpty(t, folders)
+	for folder := range folders {
+		found := false
+		for _, name := range []string{"README.md", "doc.go", folder + ".go"} {
+			text, err := os.ReadFile(filepath.Join(root, folder, name))
+			if err != nil {
+				continue
+			}
+			page, _, _ := strings.Cut(string(text), "\npackage ")
+			found = true
+			if lines := strings.Count(page, "\n"); lines > 40 {
+				t.Errorf("%s/%s has %d lines before its code; at most 40 are wanted", folder, name, lines)
+			}
+		}
+		if !found {
+			t.Errorf("%s has neither a README.md nor a doc.go", folder)
+		}
+	}
+}
