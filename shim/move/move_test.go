@@ -70,7 +70,7 @@ func TestMove_fails(t *testing.T) {
 		"the target's plugin is gone": {func(s *schedule) { s.FailStart = 0 }, "is failed", "a", PhaseVerify},
 		"the target's agent is restarted after that": {func(s *schedule) { s.FailStart, s.Restart = 0, time.Millisecond }, "has ended without having been started", "a", PhaseVerify},
 		"the disk is not carried over":               {func(s *schedule) { s.EmptyDisk = 0 }, "and did not find it", "a", PhaseVerify},
-		"the target dies":                            {func(s *schedule) { s.Events = []event{{At: 2 * time.Second, Kind: "target-dies"}} }, "the new allocation lacks the checkpoint", "a", PhaseVerify},
+		"the target dies":                            {func(s *schedule) { s.Events = []event{{At: 1750 * time.Millisecond, Kind: "target-dies"}} }, "the new allocation lacks the checkpoint", "a", PhaseVerify},
 		"it is stopped meanwhile": {func(s *schedule) {
 			s.Save, s.Events = time.Second, []event{{At: 1500 * time.Millisecond, Kind: "alloc-stop"}}
 		}, "the allocation is not running", "c", PhaseSave},
