@@ -51,7 +51,7 @@ $(EBBTIDE_NOMAD): | e2e/nomad/go.mod
 	$(GO) build -C e2e/nomad -trimpath -tags ui -ldflags '-s -w' -o $@.tmp github.com/hashicorp/nomad
 	mv $@.tmp $@
 
-docs: ## write the tables of docs/reference.md anew
+docs: ## regenerate the tables of docs/reference.md
 	$(GO) test ./internal/reference -run TestReference -update
 
 demo: needs-demo build nomad ## six training jobs on a real Nomad, with and without Ebbtide's policy, and who lost (4 minutes, root)
@@ -62,7 +62,7 @@ test: needs-test lint build nomad $(BIN)/gotestsum ## everything that CI runs; a
 	$(MAKE) --no-print-directory e2e
 	@$(BIN)/gotestsum --format none --raw-command -- cat out/unit.json out/e2e.json
 
-# The chaos does not depend on time: it runs beside these.
+# The chaos does not depend on time: it runs concurrently with these.
 rest:
 	$(MAKE) --no-print-directory unit
 	$(MAKE) --no-print-directory test-cgroup2
@@ -72,7 +72,7 @@ needs-%:
 	@missing=$$(ARCHES='$(ARCHES)' tools/needs $*); [ -z "$$missing" ] || { \
 		echo "make $* needs packages that are missing here:"; echo "$$missing"; \
 		echo "apt-get install -y $$(cut -f 1 <<<"$$missing" | sort -u | xargs)"; \
-		[ -n "$(PARTIAL)" ] || { echo "or go on without them: make $* PARTIAL=1"; exit 1; }; }
+		[ -n "$(PARTIAL)" ] || { echo "or continue without them: make $* PARTIAL=1"; exit 1; }; }
 
 $(BIN)/gotestsum: tools/go.mod
 	GOFLAGS= $(GO) build -C tools -o ../$@ gotest.tools/gotestsum
@@ -170,7 +170,7 @@ $(BIN)/misspell: tools/go.mod
 	GOFLAGS= $(GO) build -C tools -o ../$@ github.com/golangci/misspell/cmd/misspell
 
 # BENCH selects the measurements, e.g. BENCH='-what train -jobs 10'; see -h.
-bench: build nomad ## training jobs and services on a real Nomad, five seeds, into docs/results (hours, root; goes on where it was interrupted)
+bench: build nomad ## training jobs and services on a real Nomad, five seeds, into docs/results (hours, root; resumes where it was interrupted)
 	$(GO) run ./e2e/bench -out docs/results $(BENCH)
 
 report: ## make docs/evaluation.md, docs/gains.svg and the README's table from docs/results

@@ -54,7 +54,7 @@ job "a" {
 }
 `
 
-// What docs/jobs.md says that ebbtide validate says is what it says.
+// docs/jobs.md shows the actual output of ebbtide validate.
 func TestJobsPage(t *testing.T) {
 	data, err := os.ReadFile("../docs/jobs.md")
 	must.NoError(t, err)

@@ -220,7 +220,7 @@ func (s *progressSummary) print(w io.Writer, p *progress.Parser, read progress.S
 			fmt.Fprintf(w, "note: %s\n", note)
 		}
 		if s.backwards > 0 {
-			fmt.Fprintf(w, "note: the step went back %s: the training was restarted, or the step is not one (use %spattern)\n", times(s.backwards), s.option)
+			fmt.Fprintf(w, "note: the step went back %s: the training run was restarted, or the step is not one (use %spattern)\n", times(s.backwards), s.option)
 		}
 		if len(s.metrics) > 1 {
 			fmt.Fprintf(w, "note: the metric changed on the way: choose one with %smetric\n", s.option)

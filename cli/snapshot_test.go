@@ -161,7 +161,7 @@ func TestSnapshot(t *testing.T) {
 	bad(f, `no allocation has the ID prefix "c"`, "-alloc", "c")
 	bad(f, "none of 1 allocations has a snapshot", "-alloc", "a3")
 	bad(f, `no node has the name or ID prefix "two"`, "-node", "two")
-	bad(f, "no task runs under Ebbtide on node plain", "-node", "plain")
+	bad(f, "no Ebbtide task runs on node plain", "-node", "plain")
 
 	// Replacing Nomad's docker driver.
 	f.nodes = append(f.nodes, &api.NodeListStub{ID: "cc33", Name: "three", Drivers: underDockers})
@@ -185,7 +185,7 @@ func TestSnapshot(t *testing.T) {
 	f.denied["ml"] = true
 	bad(f, "the token needs read-fs in namespace ml")
 	f = fake()
-	bad(f, "no task runs under Ebbtide on node one, in the namespaces whose jobs the token can read")
+	bad(f, "no Ebbtide task runs on node one in any namespace whose jobs the token can read")
 	f.nodes = f.nodes[1:]
 	bad(f, "no node has Ebbtide's driver")
 

@@ -161,10 +161,10 @@ func chosen(tasks []validate.Plan, name string) (validate.Plan, error) {
 	case len(found) == 0:
 		return validate.Plan{}, fmt.Errorf("-task: must be one of %s, got %q", strings.Join(all, ", "), name)
 	case len(found) > 1:
-		return validate.Plan{}, fmt.Errorf("-log: -task must be given, one of %s", strings.Join(all, ", "))
+		return validate.Plan{}, fmt.Errorf("-log requires -task: one of %s", strings.Join(all, ", "))
 	}
 	if found[0].Unknown != "" {
-		return validate.Plan{}, fmt.Errorf("-log: cannot tell what is read from task %s: %s", found[0].At, found[0].Unknown)
+		return validate.Plan{}, fmt.Errorf("-log: cannot determine what is read from task %s: %s", found[0].At, found[0].Unknown)
 	}
 	return found[0], nil
 }

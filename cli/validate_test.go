@@ -101,7 +101,7 @@ func TestValidate(t *testing.T) {
 		{"a table", []string{"-log", "d/m.csv", "-task", "table", "j.hcl"}, "", exitOK, plans +
 			`{"step":1,"total_steps":null,"value":0.5,"metric":"loss","line":2}` + "\n", "1 report in 2 lines"},
 		{"TensorBoard", []string{"-log", "d/m.csv", "-task", "board", "j.hcl"}, "", exitUsage, plans, "is read from TensorBoard's files in /local/runs, not from a log"},
-		{"which task", []string{"-log", "d/train.log", "j.hcl"}, "", exitUsage, plans, "-log: -task must be given, one of j/g/train, j/g/table, j/g/board"},
+		{"which task", []string{"-log", "d/train.log", "j.hcl"}, "", exitUsage, plans, "-log requires -task: one of j/g/train, j/g/table, j/g/board"},
 		{"no such task", []string{"-log", "d/train.log", "-task", "x", "j.hcl"}, "", exitUsage, plans, `-task: must be one of j/g/train, j/g/table, j/g/board, got "x"`},
 		{"a log of a job with errors", []string{"-log", "d/train.log", "bad.hcl"}, "", exitError,
 			"bad.hcl:2:3: error: Unsupported argument; An argument named \"tipe\" is not expected here. Did you mean \"type\"?\n1 error, 0 warnings in 1 file\n", ""},

@@ -137,7 +137,7 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	go s.Watch(p.ctx)
 	go func() {
 		if err := s.Serve(p.ctx, l); err != nil {
-			p.log.Error("the gate accepts no more processes", "error", err)
+			p.log.Error("the gate has stopped accepting connections", "error", err)
 		}
 		s.Close()
 	}()

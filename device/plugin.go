@@ -4,7 +4,7 @@
 // Package device is the device plugin ebbtide-gpu: it offers several seats on each of a node's
 // NVIDIA cards, so that containers can share a card.
 //
-// Each card is a device group of its own, with its seats as instances: Nomad fills an ask from
+// Each card is a separate device group, with its seats as instances: Nomad fills an ask from
 // one group, with any of its instances, so a single group would scatter a job over all cards.
 package device
 

@@ -136,7 +136,7 @@ func TestExamine(t *testing.T) {
 		"another machine, docker": {func(_ *testing.T, s *Snapshot) { s.Host, s.HostSkipped = nil, "elsewhere" },
 			"docker", Skip, "elsewhere", "", ""},
 
-		"cgroup v1 beside v2": {func(_ *testing.T, s *Snapshot) {
+		"cgroup v1 and v2": {func(_ *testing.T, s *Snapshot) {
 			s.Host.Cgroups = []CgroupMount{{Version: 2, Path: "/u"}, {Version: 1, Path: "/c", Controllers: []string{"cpu", "cpuacct"}}}
 		}, "cgroups", OK, "version 1, the cpu controller is at /c", "", ""},
 		"cgroup v2 without cpu": {func(_ *testing.T, s *Snapshot) {

@@ -78,7 +78,7 @@ func TestAdopt(t *testing.T) {
 	leave(left)
 	cfg, opts = task("rendered")
 	write("rendered", "train/local/config", "new")
-	write("rendered", "alloc/data/ckpt/best/weights", "begun anew")
+	write("rendered", "alloc/data/ckpt/best/weights", "from the start")
 	write(old, "train/local/config", "old")
 	_, err = new(Driver).adopt(cfg, opts)
 	must.NoError(t, err)

@@ -61,7 +61,7 @@ func TestAcceptableSendsItsSignal(t *testing.T) {
 	must.Nil(t, rec.Objective)
 	must.Eq(t, policy.Acceptable, d.resumeTargets(held, &options.Task{}))
 	held.handle.Config.ID = "alloc/task/2"
-	must.Eq(t, policy.InTraining, d.resumeTargets(held, &options.Task{}), must.Sprint("started anew, it may be far from it"))
+	must.Eq(t, policy.InTraining, d.resumeTargets(held, &options.Task{}), must.Sprint("restarted, it may be far from it"))
 
 	first.refuse = errors.New("no such process")
 	d.targetReached(held, options.Actions{Signal: "SIGUSR1"}, at)

@@ -109,7 +109,7 @@ func TestMove_canceled(t *testing.T) {
 	f.Step = 0 // unknown
 	must.Eq(t, private.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveReady, Until: f.Until, Path: "/alloc/data/ckpt-1", Bytes: 3}, f)
 
-	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), must.Sprint("once more: the lease begins anew"))
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), must.Sprint("once more: the lease is restarted"))
 	must.True(t, m.frozen(t).Until.After(f.Until))
 	must.Eq(t, 0, len(m.inner.signals))
 
@@ -278,7 +278,7 @@ func TestMove_frozenBriefly(t *testing.T) {
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze))
 	must.Eq(t, "frozen", m.fridge.is())
 	must.NotNil(t, m.frozen(t))
-	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze), must.Sprint("once more: the lease begins anew"))
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze), must.Sprint("once more: the lease is restarted"))
 	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), "is frozen briefly: try again")
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
 	must.Eq(t, "runs", m.fridge.is())
@@ -449,8 +449,8 @@ func TestMove_resumed(t *testing.T) {
 		until time.Duration
 		want  string
 	}{
-		"the lease goes on": {time.Second, "no move within the lease"},
-		"it has ended":      {-time.Second, "no move within the lease"},
+		"the lease holds": {time.Second, "no move within the lease"},
+		"it has ended":    {-time.Second, "no move within the lease"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMoving(t)

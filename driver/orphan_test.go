@@ -34,7 +34,7 @@ func TestOrphaned(t *testing.T) {
 				return tc.parents[calls-1]
 			}, time.Microsecond)
 			must.Eq(t, tc.want, got)
-			must.Eq(t, len(tc.parents), calls, must.Sprint("it goes on until it knows"))
+			must.Eq(t, len(tc.parents), calls, must.Sprint("it repeats until it knows"))
 		})
 	}
 }

@@ -112,7 +112,7 @@ func testUserStops(t *testing.T, m *moving, pass func()) {
 	m.waitQuiet(t)
 	now, stopped := m.version(t)
 	must.True(t, stopped)
-	must.Eq(t, version, now, must.Sprint("nobody has registered it since"))
+	must.Eq(t, version, now, must.Sprint("it has not been registered since"))
 }
 
 func testUserRemoves(t *testing.T, m *moving, pass func()) {
@@ -142,7 +142,7 @@ func testUserRegisters(t *testing.T, m *moving, pass func()) {
 	spec, _, err := m.server.API.Jobs().Info(m.id, nil)
 	must.NoError(t, err)
 	must.Eq(t, "yes", spec.Meta["changed"])
-	must.Eq(t, version, *spec.Version, must.Sprint("nobody has registered it since"))
+	must.Eq(t, version, *spec.Version, must.Sprint("it has not been registered since"))
 	must.Eq(t, version, now.JobVersion)
 }
 
@@ -167,7 +167,7 @@ func testCompletes(t *testing.T, m *moving, _ func()) {
 	must.Len(t, 2, stubs, must.Sprint("the old one and the new one"))
 }
 
-// complete ends the training on the target.
+// complete ends the training job on the target.
 func (m *moving) complete(t *testing.T) {
 	stubs, err := m.a.agent.Allocs(deadline(t, stepDeadline), m.id)
 	must.NoError(t, err)

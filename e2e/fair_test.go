@@ -22,7 +22,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// epochs returns a training with a known number of steps that uses all CPUs.
+// epochs returns a training task with a known number of steps that uses all CPUs.
 func epochs(steps int) task {
 	k := shell(fmt.Sprintf(`yes > /dev/null & other=$!
 awk 'BEGIN { for (n = 1; n <= %[1]d; n++) { for (k = 0; k < 200000; k++) x += k; printf "step %%d/%[1]d loss=%%.4f\n", n, 0.1 + 5 / n; fflush() } }'

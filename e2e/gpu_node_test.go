@@ -201,7 +201,7 @@ func (n gpuNode) seat(id string, k task, meta map[string]string) job {
 	return j
 }
 
-// workload returns a job that uses the card as a training does (device/fake/src/workload.c).
+// workload returns a job that uses the card as a training job does (device/fake/src/workload.c).
 func (n gpuNode) workload(id string, meta map[string]string, args ...string) job {
 	base := n.base()
 	k := task{command: base + "/ld.so", args: append([]string{base + "/workload"}, args...), env: make(map[string]string)}

@@ -506,7 +506,7 @@ func testCardLost(t *testing.T, n gpuNode) {
 		out, err := n.agent.Logs(deadline(t, stepDeadline), runs, "train", "stdout")
 		must.NoError(t, err)
 		_, err = n.agent.WaitLog(deadline(t, startDeadline), runs, "train", "stdout", fmt.Sprintf(`{"round": %d,`, strings.Count(out, `{"round"`)+3))
-		must.NoError(t, err, must.Sprint("the one that is there goes on"))
+		must.NoError(t, err, must.Sprint("the one that is there continues"))
 		n.fail(t, "")
 		n.health(t, "")
 		alloc, err := n.agent.WaitRunning(deadline(t, startDeadline), late.id)

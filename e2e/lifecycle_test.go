@@ -302,7 +302,7 @@ func testRestart(t *testing.T, c *cluster) {
 	must.False(t, harness.Alive(pid))
 	must.NotEq(t, pid, c.pid(t, alloc, "train"))
 	// It is measured like a new task, and its history is appended to the same file.
-	c.waitStatus(t, alloc, "train", "measured anew", func(s status.Status) bool { return s.Reports > 5 && s.Step < 100000 && s.CPUSeconds > 0 })
+	c.waitStatus(t, alloc, "train", "measured from the start", func(s status.Status) bool { return s.Reports > 5 && s.Step < 100000 && s.CPUSeconds > 0 })
 }
 
 func testRestartFailed(t *testing.T, c *cluster) {

@@ -37,7 +37,7 @@ exec trainer -model logreg -threads 1 -steps 0 -wait 20ms -every 1 -checkpoint $
 	return job{id: id, group: "ephemeral_disk {\n sticky = true\n migrate = true\n}\n", tasks: []task{k}}
 }
 
-// testMoveBetweenNodes moves a training back and forth: it resumes each time, and runs once.
+// testMoveBetweenNodes moves a training job back and forth: it resumes each time, and runs once.
 func testMoveBetweenNodes(t *testing.T, first, second *cluster) {
 	alloc := first.start(t, trainee("mover"))
 	at := map[string]*cluster{first.agent.NodeID(): first, second.agent.NodeID(): second}

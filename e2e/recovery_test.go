@@ -103,7 +103,7 @@ func (p *pair) goesOn(t *testing.T) {
 	must.Eq(t, "CL", st.Category)
 	must.True(t, st.Since.Equal(p.before.Since), must.Sprintf("converged since %v, before: %v", st.Since, p.before.Since))
 	must.GreaterEq(t, p.before.CPUSeconds, st.CPUSeconds)
-	p.limitsKept(t, "the history goes on", func() error {
+	p.limitsKept(t, "the history continues", func() error {
 		if n := p.rows(t); n <= p.history {
 			return fmt.Errorf("it has %d rows, before: %d", n, p.history)
 		}

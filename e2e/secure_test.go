@@ -190,7 +190,7 @@ func (s *secured) testRefused(t *testing.T) {
 		"another CA":     {func(a *access) { a.cert.CAFile = stranger.CAFile }, "certificate signed by unknown authority"},
 		"no certificate": {func(a *access) { a.cert.CertFile = "" }, "certificate required"},
 		"no TLS":         {func(a *access) { a.address = "http" + strings.TrimPrefix(a.address, "https") }, "HTTP request to an HTTPS server"},
-		"nobody there":   {func(a *access) { a.address = "https://127.0.0.1:1" }, "connection refused"},
+		"no listener":    {func(a *access) { a.address = "https://127.0.0.1:1" }, "connection refused"},
 	} {
 		a := s.access(t)
 		tc.spoil(&a)
@@ -210,7 +210,7 @@ func converged(id string, migrates bool) job {
 	return trainee(id)
 }
 
-// fill starts two converged trainings, one of them movable, next to two that learn.
+// fill starts two converged training jobs, one of them movable, next to two that learn.
 func (s *secured) fill(t *testing.T) *api.Allocation {
 	t.Helper()
 	moves := s.start(t, converged("moves", true))
@@ -263,7 +263,7 @@ func (s *secured) waitMoved(t *testing.T, old *api.Allocation) {
 	must.NoError(t, err, must.Sprint(out))
 	must.GreaterEq(t, saved, first, must.Sprint("it begins where it was"))
 	must.Eq(t, []string{"start", "start"}, goal{to, alloc}.lines(t, "starts"))
-	t.Logf("it saved step %d, and goes on at step %d", saved, first)
+	t.Logf("it saved step %d, and resumes at step %d", saved, first)
 
 	eventually(t, "it is written down", func() error {
 		exit, out := run(t, s.agent.Environ(s.token), s.cli, "moves")

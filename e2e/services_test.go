@@ -26,7 +26,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// serveArgs result in batches of some tenths of a second.
+// serveArgs result in batches of a few tenths of a second.
 const serveArgs = "serve -model mlp -threads 2 -work 200 -report 500ms"
 
 // service returns an inference service that uses two CPUs, with a client that requests batches in
@@ -130,13 +130,13 @@ func TestServices(t *testing.T) {
 			flatAlloc := c.start(t, job{id: "flat", tasks: []task{flat("train")}})
 			c.waitStatus(t, flatAlloc, "train", "converged", settled("train", "CL"))
 			growPID, flatPID := c.pid(t, grow, "train"), c.pid(t, flatAlloc, "train")
-			st = c.keeps(t, svc, "serve", "satisfied beside training", func(s status.Status) bool {
+			st = c.keeps(t, svc, "serve", "satisfied next to training", func(s status.Status) bool {
 				return (satisfied(s) || crowded(s)) && s.Limit.Fraction < 1 && s.Node.Tasks == 4
 			})
 			if !satisfied(st) {
 				t.Log("the machine was too busy otherwise for the service to get what it was given")
 			}
-			t.Logf("beside training a batch takes %.3f s, with %.0f %% of the pool", st.Target.Response, 100*st.Limit.Fraction)
+			t.Logf("next to training a batch takes %.3f s, with %.0f %% of the pool", st.Target.Response, 100*st.Limit.Fraction)
 			must.Between(t, 1.0/6, float64(st.Limit.Fraction), 0.8)
 			// The whole pool is divided, and each task has its floor.
 			shared(t, c, map[*api.Allocation]string{svc: "serve", grow: "train", flatAlloc: "train"})

@@ -150,7 +150,7 @@ func sizedJob(id string) job {
 	return j
 }
 
-// TestRelocate: a training next to three busy tasks moves to the other node, where it finishes
+// TestRelocate: a training job next to three busy tasks moves to the other node, where it finishes
 // sooner. Before that, a run there gets the cost of an earlier run here.
 func TestRelocate(t *testing.T) {
 	h := newHarness(t)

@@ -282,14 +282,14 @@ func TestTargetsAndSources(t *testing.T) {
 // targetTests tolerate other tests on their agent.
 func targetTests() map[string]func(*testing.T, *cluster) {
 	return map[string]func(*testing.T, *cluster){
-		"deaf":                  testTargetDeaf,
-		"first reports":         testTargetAtOnce,
-		"hold":                  testTargetHold,
-		"accuracy":              testTargetAccuracy,
-		"another metric":        testTargetPauses,
-		"real training":         testTargetTraining,
-		"restarted in grace":    testTargetRestarted,
-		"started anew by Nomad": testTargetNewRun,
+		"deaf":               testTargetDeaf,
+		"first reports":      testTargetAtOnce,
+		"hold":               testTargetHold,
+		"accuracy":           testTargetAccuracy,
+		"another metric":     testTargetPauses,
+		"real training":      testTargetTraining,
+		"restarted in grace": testTargetRestarted,
+		"restarted by Nomad": testTargetNewRun,
 	}
 }
 

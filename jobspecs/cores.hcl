@@ -1,4 +1,4 @@
-# A task with CPUs of its own. `cores` pins them: they are not in the pool, and the task is
+# A task with dedicated CPUs. `cores` pins them: they are not in the pool, and the task is
 # never limited. Needs a node with two cores or more.
 #
 #   nomad job run jobspecs/cores.hcl

@@ -4,8 +4,8 @@
 #   nomad job run jobspecs/opt-out.hcl
 #
 # What to look at: "why" in alloc/data/ebbtide/mlp.json says that the job asked for it, and
-# "shares" stays at 200 whatever runs beside it. Meta may be in the job, the group or the
-# task.
+# "shares" stays at 200 whatever else runs on the node. Meta may be in the job, the group
+# or the task.
 job "opt-out" {
   type = "batch"
 

@@ -5,7 +5,7 @@
 #
 # What to look at: "class" in the status is G (better than the target), S (satisfied) or B
 # (worse), and "target.response_s" is the measured time. Alone, the service is never
-# limited. Run jobspecs/compete.hcl beside it: it keeps its response time.
+# limited. Run jobspecs/compete.hcl next to it: it keeps its response time.
 #
 #   nomad alloc fs -job service alloc/data/ebbtide/predict.json
 #   nomad alloc logs -job service load           # the client's view

@@ -5,7 +5,7 @@
 #   nomad job run jobspecs/shim.hcl
 #
 # The clients need Ebbtide's package. The first command is needed only with ACLs. No token or
-# certificate is needed: each task uses its own agent's socket, which Nomad puts beside the
+# certificate is needed: each task uses its own agent's socket, which Nomad puts next to the
 # task's secrets, and its workload identity, to which the policy is bound.
 #
 # What to look at: one instance logs that it leads and follows the cluster, the other that it

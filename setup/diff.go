@@ -32,7 +32,7 @@ type edit struct {
 	text string
 }
 
-// compare returns a shortest edit script. Files have some tens of lines.
+// compare returns a shortest edit script. Files have tens of lines.
 func compare(a, b []string) []edit {
 	// common[i][j] is the length of the longest common subsequence of a[i:] and b[j:].
 	common := make([][]int, len(a)+1)

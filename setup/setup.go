@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package setup writes the recommended configuration for a Nomad agent into a file of its own.
+// Package setup writes the recommended configuration for a Nomad agent into a separate file.
 // In: the agent's configuration directory and the machine, read by Inspect into a State. Out: the
 // file, decided by the pure function Propose and written by Write. Settings in other files take
 // precedence, and those files are never changed.

@@ -102,7 +102,7 @@ func TestPropose(t *testing.T) {
 			},
 			want: "plugin_dir = \"ROOT/plugins\"\n\nplugin \"ebbtide-driver\" {\n  config {\n    engine         = \"docker\"\n    mode           = \"quota\"\n    pool_cores     = 4\n    docker_timeout = \"20s\"\n  }\n}\n\n" + dockerBlock + rest,
 		}, {
-			name: "a docker block of somebody else's", files: map[string]string{"etc/nomad.hcl": client + "plugin \"docker\" {\n  config {\n    allow_privileged = true\n  }\n}"},
+			name: "a docker block in another file", files: map[string]string{"etc/nomad.hcl": client + "plugin \"docker\" {\n  config {\n    allow_privileged = true\n  }\n}"},
 			change: func(o *Options) { o.Engine = "docker" },
 			want:   "plugin_dir = \"ROOT/plugins\"\n\n" + strings.Replace(driver, "exec", "docker", 1) + rest,
 		}, {

@@ -109,7 +109,7 @@ func TestReadable(t *testing.T) {
 	s.state.Nodes["0000-1111"] = &cluster.Node{ID: "0000-1111", Name: "one"}
 	delete(s.state.Nodes, "a") // a one-letter name occurs in every sentence
 	delete(s.state.Nodes, "b")
-	must.Eq(t, "one has the least score", s.readable("0000-1111 has the least score"))
+	must.Eq(t, "one has the lowest score", s.readable("0000-1111 has the lowest score"))
 	must.Eq(t, "one", s.name("0000-1111"))
 	must.Eq(t, "unknown", s.name("unknown"))
 	must.Eq(t, `{"a":1}`, text(map[string]float64{"a": 1}))

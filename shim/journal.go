@@ -141,7 +141,7 @@ func (b *journal) forget(over func(cluster.JobKey) bool) (gone []cluster.JobKey)
 	}
 	for key := range b.stale {
 		delete(b.stale, key)
-		if _, anew := b.jobs[key]; anew {
+		if _, again := b.jobs[key]; again {
 			continue
 		}
 		b.add(entry{

@@ -129,7 +129,7 @@ func TestGainCheck(t *testing.T) {
 	s.nodes = map[string]Summary{"b": growing(3, 0.1)}
 	said := status.Status{Fair: status.Fair{RemainingCPUS: 100, Finish: time.Now().Add(90 * time.Second)}}
 	s.nomad = says{statuses: map[string]status.Status{a.ID: said}}
-	must.StrContains(t, s.gainCheck(a, "b", policies.SpeConMigrate, nil)(), "it would finish in 90 s where it is, but in 105 s there, 5 s of that for the move")
+	must.StrContains(t, s.gainCheck(a, "b", policies.SpeConMigrate, nil)(), "it would finish in 90 s on its node, but in 105 s on the target, including 5 s for the move")
 	s.nodes["b"] = growing(1, 0.1)
 	must.Eq(t, "", s.gainCheck(a, "b", policies.SpeConMigrate, nil)())
 	s.nomad = says{}

@@ -52,7 +52,7 @@ func TestMark_dry(t *testing.T) {
 	must.True(t, s.journal.of(config.Default(), a.Job).Marked.IsZero())
 }
 
-// A completed job is decided anew when run again, also in a dry run. A failed deletion is
+// A completed job is decided again when rerun, also in a dry run. A failed deletion is
 // retried unless the job is remembered again.
 func TestForget_completed(t *testing.T) {
 	var down atomic.Bool

@@ -293,13 +293,13 @@ func (t *term) chooseNode(c config.Config, j *cluster.Job, all []nodeLoad) (move
 		return anywhere("placement is disabled")
 	}
 	if len(j.Groups) != 1 {
-		return anywhere(fmt.Sprintf("it has %d groups; a node is only chosen for one", len(j.Groups)))
+		return anywhere(fmt.Sprintf("it has %d groups; the shim chooses a node only for a single group", len(j.Groups)))
 	}
 	b := move.Place{Namespace: j.Key.Namespace, Job: j.Key.ID}
 	var group cluster.Group
 	for b.Group, group = range j.Groups {
 		if group.Count != 1 {
-			return anywhere(fmt.Sprintf("group %s has a count of %d; a node is only chosen for 1", b.Group, group.Count))
+			return anywhere(fmt.Sprintf("group %s has count %d; the shim chooses a node only for a count of 1", b.Group, group.Count))
 		}
 	}
 	if len(all) == 0 {

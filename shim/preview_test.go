@@ -17,7 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/placement"
 )
 
-// large is a cluster with one training per node, and its summaries.
+// large is a cluster with one training job per node, and its summaries.
 func large(nodes int) (*cluster.State, map[string]Summary) {
 	l := cluster.Listing{}
 	says := make(map[string]Summary, nodes)
@@ -55,7 +55,7 @@ func TestPreview(t *testing.T) {
 	must.Eq(t, placement.RuleLeast, out.Rule)
 	must.Eq(t, "node-7", entry.From)
 	must.Eq(t, state.Nodes[out.Node].Name, entry.To)
-	must.StrContains(t, entry.Why, entry.To+" has the least S of 20")
+	must.StrContains(t, entry.Why, entry.To+" has the lowest S of 20")
 	must.StrContains(t, entry.Scores, `"node-19":`)
 
 	moves, err := p.Rebalance(now, says)

@@ -141,7 +141,7 @@ func (s *surveyor) collect(all []query) map[string]Summary {
 			s.noStatus[id] = time.Now()
 		}
 		if q.err != nil {
-			s.log.Debug("no summary of a node", "node", q.node, "error", q.err)
+			s.log.Debug("cannot read a node's summary", "node", q.node, "error", q.err)
 			continue
 		}
 		nodes[q.node], s.sources[q.node] = q.sum, q.from

@@ -5,7 +5,7 @@ package sim
 
 import "container/heap"
 
-// Kinds of events, in their order at one time.
+// Kinds of events, in the order in which simultaneous events are handled.
 type kind uint8
 
 const (

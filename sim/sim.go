@@ -6,8 +6,8 @@
 // driver's and shim's code: policies, estimators, twins, planner, damper, targets, placement
 // and moves. Trainers, the kernel and Nomad are simulated. Start with sim.go, then node.go.
 //
-// A run is a pure function of its Config. It needs some hundred bytes per job, and some 10 kB
-// per running job.
+// A run is a pure function of its Config. It needs a few hundred bytes per job, and about
+// 10 kB per running job.
 package sim
 
 import (

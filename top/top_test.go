@@ -26,7 +26,7 @@ func training(change func(*status.Status)) *status.Status {
 		Kind: "training", Category: "NL", Since: now.Add(-time.Minute), Metric: "loss", Goal: "min", Value: 0.3125, Step: 1200, Total: 5000,
 		Growth: 0.41, Reports: 1200, Target: status.Target{Acceptable: u, Objective: u, QoE: u, Response: u},
 		Fair: status.Fair{RemainingCPUS: 900, AheadCPUS: 61, Finish: now.Add(10 * time.Minute), FairFinish: now.Add(14 * time.Minute), Why: "1200 of 5000 steps"},
-		Use:  0.45, CPUSeconds: 812, Rule: "fsp.preferred", Why: "it can end first, and nobody ends late by that", Limit: status.Limit{Fraction: 0.5},
+		Use:  0.45, CPUSeconds: 812, Rule: "fsp.preferred", Why: "it can end first without making another task late", Limit: status.Limit{Fraction: 0.5},
 		Updated: now.Add(-2 * time.Second), Node: status.Node{PoolCores: 4},
 	}
 	if change != nil {
@@ -194,7 +194,7 @@ func TestDetail(t *testing.T) {
 	for _, want := range []string{
 		"ml/mlp  task train of group g  parked",
 		"Allocation a1 on node one, running for 2h",
-		"Why        it can end first, and nobody ends late by that (fsp.preferred)",
+		"Why        it can end first without making another task late (fsp.preferred)",
 		"Metric     loss = 0.3125 (min)  step 1200/5000  1200 reports",
 		"End        in 10m; with its fair share in 14m",
 		"CPU        45% of a pool of 4 cores, limit 50%; 812 CPU-seconds so far",

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package version says which build of Ebbtide this is.
+// Package version has the version of this build.
 package version
 
 // Version is the version of this build, as semantic versioning writes it
@@ -10,12 +10,12 @@ package version
 //	go build -ldflags "-X github.com/ebbtide/ebbtide/version.Version=1.2.3"
 var Version = "0.1.0-dev"
 
-// Commit is the commit that was built, set in the same way; empty when the
-// build did not say.
+// Commit is the commit that was built, set in the same way; empty if the build
+// did not set it.
 var Commit = ""
 
-// String returns the version for people: "0.1.0-dev (1e63d37)", or the bare
-// version when the commit is not known.
+// String returns the human-readable version: "0.1.0-dev (1e63d37)", or the bare
+// version if the commit is not known.
 func String() string {
 	if Commit == "" {
 		return Version

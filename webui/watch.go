@@ -97,7 +97,7 @@ func (ws *watches) join(ctx context.Context, token string, open bool) (*watch, *
 	w := ws.all[key]
 	if w == nil {
 		if len(ws.all) >= maxWatches {
-			return nil, nil, denial{http.StatusServiceUnavailable, fmt.Sprintf("%d tokens are in use at this time, which is the most", maxWatches)}
+			return nil, nil, denial{http.StatusServiceUnavailable, fmt.Sprintf("%d tokens are in use at this time, which is the maximum", maxWatches)}
 		}
 		client, err := ws.opts.client(token)
 		if err != nil {
@@ -203,7 +203,7 @@ func (w *watch) join() (*viewer, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.viewers) >= maxViewers {
-		return nil, denial{http.StatusServiceUnavailable, fmt.Sprintf("%d pages are open with this token, which is the most", maxViewers)}
+		return nil, denial{http.StatusServiceUnavailable, fmt.Sprintf("%d pages are open with this token, which is the maximum", maxViewers)}
 	}
 	v := &viewer{news: make(chan struct{}, 1), id: rand.Text()}
 	w.viewers[v] = true

@@ -156,7 +156,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 	if s.open && !config.Loopback(hostOf(r.Host)) {
-		// Another name for this address may be a web site's.
+		// Any other host name may have been pointed here by a web site (DNS rebinding).
 		refuse(w, http.StatusMisdirectedRequest, "this address is served to localhost only")
 		return
 	}

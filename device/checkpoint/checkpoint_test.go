@@ -271,7 +271,7 @@ func TestPark(t *testing.T) {
 			on:    func(m *machine, _ *Options) { m.after = once("checkpoint 2", errHelper) },
 			calls: "lock 1, lock 2, checkpoint 1, checkpoint 2, restore 1, restore 2, unlock 1, unlock 2", states: "running running running", err: driver.ErrHelper,
 		},
-		"the helper ends in a checkpoint, and CUDA goes on with it": {
+		"the helper ends in a checkpoint, and CUDA continues it": {
 			on: func(m *machine, _ *Options) {
 				m.fail = func(call string) error {
 					if call == "checkpoint 2" {
@@ -469,7 +469,7 @@ func TestRestore(t *testing.T) {
 			on:    func(m *machine) { m.after = once("restore 1", errHelper) },
 			calls: "restore 1, restore 2, unlock 1, unlock 2", states: "running running running",
 		},
-		"the helper ends in a restore, and CUDA goes on with it": {
+		"the helper ends in a restore, and CUDA continues it": {
 			on: func(m *machine) {
 				m.fail = func(call string) error {
 					if call == "restore 1" {

@@ -192,7 +192,7 @@ func (j *job) still() {
 	}
 	select {
 	case l := <-j.lines:
-		j.t.Fatalf("the job goes on: %v", l)
+		j.t.Fatalf("the job continues: %v", l)
 	case <-time.After(100 * time.Millisecond):
 	}
 }

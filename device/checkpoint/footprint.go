@@ -83,7 +83,7 @@ func (e *Evictor) footprints(ids []ledger.ProcessID) (map[ledger.ProcessID]footp
 	return all, nil
 }
 
-// Measure returns gate.Options.Measure by NVML (nvml.Library.Usage), without processes whose
+// Measure returns gate.Options.Measure from NVML (nvml.Library.Usage), without processes whose
 // usage NVML does not know.
 func Measure(usage func(uuid string) (nvml.Usage, error)) func(ledger.CardID) (gate.Measured, error) {
 	return func(card ledger.CardID) (gate.Measured, error) {

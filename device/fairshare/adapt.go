@@ -194,7 +194,7 @@ func explains(terms []Term, is, should float64) (Term, bool) {
 	if len(side) == 0 {
 		return Term{}, false
 	}
-	// Of equals MinFunc takes the first: the count, then by name.
+	// MinFunc returns the first of equals: the count, else the first by name.
 	return slices.MinFunc(side, func(a, b Term) int {
 		return cmp.Compare(math.Abs(a.part()-should), math.Abs(b.part()-should))
 	}), true

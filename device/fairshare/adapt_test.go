@@ -64,7 +64,7 @@ func TestAdapt(t *testing.T) {
 		{"nothing is known", window(), 0, RuleUnmeasured, "", 0, 0},
 		{"denied requests, half of the jobs", window(short), 0, RuleShort, "a", 0.5, 0.1},
 		{"slow on a full grant", window(slow), 0, RuleShort, "a", 0.2, 0.1},
-		{"slow beside free memory: for another reason", window(func() Measured { m := slow; m.PeakMiB = 89; return m }()), 0, RuleKeep, "", -(1 - 0.89/0.9), 0},
+		{"slow despite free memory: for another reason", window(func() Measured { m := slow; m.PeakMiB = 89; return m }()), 0, RuleKeep, "", -(1 - 0.89/0.9), 0},
 		{"a little slow", window(func() Measured { m := slow; m.DurationS = num(1.1); return m }()), 0, RuleKeep, "", 0, 0},
 		{"no further than needed", window(func() Measured { m := slow; m.DurationS = num(1.11); m.Denied = 0; return m }()), 0, RuleShort, "a", 0.11, 0.1},
 		{"a short step", func() AdaptInput {

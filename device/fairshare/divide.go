@@ -21,8 +21,8 @@ const (
 
 // divide gives all claims the first level, then the next ones, as long as all of one level fit;
 // the remainder is divided by weight among those below their next level (weighted max-min
-// fairness). It returns the level that could not be given to all, or wanted. If even what is held
-// exceeds total, the shares are what is held.
+// fairness). It returns the first level that could not be given to all; wanted if there is none.
+// If even what is held exceeds total, the shares are what is held.
 //
 // Shares do not depend on the order of equal claims, but for the last MiB, which goes to the
 // first.

@@ -125,7 +125,7 @@ type card struct {
 	holder     string                // the container that has the card (WholeCard)
 	claims     []claim               // by container
 	shares     []int                 // MiB, by container
-	reached    int                   // the level that could not be given to all, or wanted
+	reached    int                   // the first level that could not be given to all; wanted if there is none
 }
 
 // Decide divides the card of a valid input. It does not change the input.

@@ -98,7 +98,7 @@ func TestDecide(t *testing.T) {
 		{"groups divide, then their containers", two(in("g", "a"), in("h", "b"), in("h", "c")), shares{500, 250, 250}, rules{RuleWeight, RuleWeight, RuleWeight}},
 		{"the last MiB: by id", two(in("g", "c"), in("g", "b"), in("g", "a")), shares{333, 333, 334}, rules{RuleWeight, RuleWeight, RuleWeight}},
 		{"priority, across groups", two(in("g", "a").prio(60), in("h", "b").prio(40)), shares{600, 400}, rules{RuleWeight, RuleWeight}},
-		{"priority, beside the default", two(in("g", "a").prio(75), in("g", "b")), shares{600, 400}, rules{RuleWeight, RuleWeight}},
+		{"priority, with one at the default", two(in("g", "a").prio(75), in("g", "b")), shares{600, 400}, rules{RuleWeight, RuleWeight}},
 		{"no container starves", two(in("g", "a").prio(1), in("h", "b").prio(100)), shares{250, 750}, rules{RuleFloor, RuleWeight}},
 		{"what one does not want goes to others, by weight", two(in("g", "a").wish(100), in("h", "b").prio(60), in("h", "c").prio(40)),
 			shares{100, 540, 360}, rules{RuleWish, RuleWeight, RuleWeight}},

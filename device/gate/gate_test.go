@@ -482,7 +482,7 @@ func (s *shares) Join(c identify.Container, card ledger.CardID) (Share, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls = append(s.calls, "join "+c.ID)
-	if c.ID == "nobody" {
+	if c.ID == "refused" {
 		return Share{}, errors.New("not on this card")
 	}
 	for _, other := range s.gate.Containers() { // it may call the gate
@@ -523,13 +523,13 @@ func TestGate_shares(t *testing.T) {
 		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 400 * mib}, a.recv())
 		must.Eq(t, 7, b.Stats()[1].Priority)
 		b.process(3, "b")
-		nobody := b.connect(4, "nobody")
-		must.Eq(t, wire.Welcome, nobody.ask(wire.Message{Type: wire.Hello, Arg: 1}).Type)
-		must.Eq(t, wire.UnknownDevice, refusal(nobody.attach(uuid0)))
+		refused := b.connect(4, "refused")
+		must.Eq(t, wire.Welcome, refused.ask(wire.Message{Type: wire.Hello, Arg: 1}).Type)
+		must.Eq(t, wire.UnknownDevice, refusal(refused.attach(uuid0)))
 		a.disconnected(a.s, nil)
 		close(c.life.over)
 		synctest.Wait()
-		must.Eq(t, []string{"join a", "join b", "join nobody", "leave a"}, s.calls)
+		must.Eq(t, []string{"join a", "join b", "join refused", "leave a"}, s.calls)
 	})
 }
 

@@ -23,13 +23,13 @@ const (
 	minMeasureGap = 50 * time.Millisecond
 	// maxAssumed bounds how long room is kept on a card that cannot be measured.
 	maxAssumed = 10 * time.Second
-	// maxMargin is what stays free beside a restore; on small cards 1/marginPart of the memory,
+	// maxMargin is what stays free in addition to a restore; on small cards 1/marginPart of the memory,
 	// and never more than the reserve.
 	maxMargin  = 256 << 20
 	marginPart = 50
 )
 
-var errCardFull = errors.New("the card has less room than the ledger")
+var errCardFull = errors.New("the card has less free memory than the ledger")
 
 // Watch compares the ledger with the cards until ctx ends: each second, and after a process has
 // attached or a card has refused a grant.

@@ -474,7 +474,7 @@ func (g *Gate) restoreDone(now time.Time, c *container, err error) {
 		return
 	}
 	c.parkedFor += now.Sub(c.parking.since)
-	// Nor does the time it was parked count against deadlines.
+	// The time parked does not count against deadlines either.
 	g.queue.Postpone(c.id, c.parking.since, now)
 	c.parking = nil
 	c.placed = now

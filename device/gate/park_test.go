@@ -355,7 +355,7 @@ func TestPark_planned(t *testing.T) {
 			time.Sleep(2 * moves.takes)
 			synctest.Wait()
 			s := b.Stats()[0]
-			must.Eq(t, []any{false, true, true}, []any{s.Parked, s.Paused, s.Planned}, must.Sprint("the plan's pause goes on"))
+			must.Eq(t, []any{false, true, true}, []any{s.Parked, s.Paused, s.Planned}, must.Sprint("the plan's pause continues"))
 			must.NoError(t, b.Resume("b", PausePlan))
 			must.Eq(t, wire.Resume, c.recv().Type)
 		})
@@ -615,8 +615,8 @@ func TestPark_inFlightSince(t *testing.T) {
 	})
 }
 
-// The time of a failed park does not count against deadlines, nor that of a successful one for
-// requests made during it.
+// A failed park does not count against deadlines. A successful one does not either, for requests
+// made during it.
 func TestPark_deadlines(t *testing.T) {
 	for _, fails := range []bool{true, false} {
 		o := options()

@@ -31,7 +31,7 @@ var errTooManyConnections = errors.New("too many connections")
 // directory, which is mounted into containers, is the permission.
 func Listen(path string) (*net.UnixListener, error) {
 	if len(path) > MaxPath {
-		return nil, fmt.Errorf("listening at %q: the path of a Unix socket has at most %d bytes, this one %d: choose a shorter directory", path, MaxPath, len(path))
+		return nil, fmt.Errorf("listening at %q: a Unix socket's path is limited to %d bytes, got %d: choose a shorter directory", path, MaxPath, len(path))
 	}
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode().Type() != os.ModeSocket {

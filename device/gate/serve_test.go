@@ -54,7 +54,7 @@ func newPlace(t testing.TB) *place {
 	return p
 }
 
-// connections treats each connection as a process of its own, in one of ten containers.
+// connections treats each connection as a separate process, in one of ten containers.
 func (p *place) connections(_ *net.UnixConn, admit func(string) error) (identify.Process, Life, error) {
 	n := int(p.next.Add(1))
 	c := identify.Container{ID: strconv.Itoa(n % 10), Alloc: "a", Task: "t"}

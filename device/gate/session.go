@@ -179,7 +179,7 @@ func (g *Gate) addProcess(now time.Time, proc identify.Process, life Life) (*pro
 			arrived:   now, placed: now, lastActive: now,
 		}
 	} else if c.Alloc != proc.Container.Alloc || c.Task != proc.Container.Task {
-		return nil, fmt.Errorf("%w: process %d of container %s claims task %q of allocation %s, its other processes %q of %s",
+		return nil, fmt.Errorf("%w: process %d of container %s claims task %q of allocation %s, but its other processes belong to task %q of %s",
 			identify.ErrContradiction, proc.PID, id, proc.Container.Task, proc.Container.Alloc, c.Task, c.Alloc)
 	}
 	p := &process{

@@ -263,7 +263,7 @@ func (p *Process) CPU() time.Duration {
 	return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
 }
 
-// Usage is the card's usage by NVML.
+// Usage is the card's usage according to NVML.
 type Usage struct {
 	Total, Used uint64         // bytes, with what the driver keeps
 	Processes   map[int]uint64 // bytes by pid, as far as known

@@ -47,7 +47,7 @@ type Card struct {
 	MemoryMiB  uint64 `json:"memory_mib"`  // of the card
 	ShareMiB   uint64 `json:"share_mib"`   // the task's share
 	HeldMiB    uint64 `json:"held_mib"`    // memory granted to the task
-	UsedMiB    uint64 `json:"used_mib"`    // memory used, by NVML; far above `held_mib`: allocations bypass the gate
+	UsedMiB    uint64 `json:"used_mib"`    // memory used according to NVML; far above `held_mib`: allocations bypass the gate
 	ParkedMiB  uint64 `json:"parked_mib"`  // part of `held_mib` in host memory
 	WaitingMiB uint64 `json:"waiting_mib"` // requested memory, not granted yet
 }

@@ -73,7 +73,7 @@ func New() *Metrics {
 	m.Restores = r.Results("restores_total", "Attempts to restore a container.")
 	m.Restore = r.Histogram("restore_duration_seconds", "Duration of moving a container's memory back.", seconds)
 	m.Kills = r.Counter("kills_total", "Containers killed because their memory could not be restored.")
-	m.Faults = r.Counter("gate_faults_total", "Gate connections ended for a client's error.")
+	m.Faults = r.Counter("gate_faults_total", "Gate connections closed because of a client error.")
 	m.Refused = r.Counter("gate_refused_connections_total", "Gate connections refused because the container had too many.")
 	m.cards.Store(&[]Card{})
 	r.MustRegister(collector{m})

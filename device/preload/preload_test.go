@@ -37,9 +37,9 @@ const (
 var dir string // of what is built
 
 //go:embed src/calls.def
-var calls string // there is no source beside this program in the bundle
+var calls string // there is no source next to this program in the bundle
 
-// TestMain builds everything once, unless it lies beside this program. EBBTIDE_CFLAGS builds it
+// TestMain builds everything once, unless it is next to this program. EBBTIDE_CFLAGS builds it
 // with other flags, EBBTIDE_PRELOAD_FIRST names a library to load before it, such as a sanitizer,
 // EBBTIDE_WRAPPER a program that runs the workload, such as valgrind.
 func TestMain(m *testing.M) {
@@ -446,7 +446,7 @@ func TestPause(t *testing.T) {
 		}
 		time.Sleep(200 * time.Millisecond)
 		must.Zero(t, len(j.lines), must.Sprint("a step during the pause"))
-		must.Greater(t, stood, g.count(active), must.Sprint("it says that it wants to go on"))
+		must.Greater(t, stood, g.count(active), must.Sprint("it reports that it has work to submit"))
 		g.all(message{Type: resume})
 		if before < 2 {
 			j.next("step")

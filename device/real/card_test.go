@@ -73,7 +73,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// A greedy job gets its limit, by NVML, context included, and no more.
+// A greedy job gets its limit, context included, and no more, according to NVML.
 func TestAccuracy(t *testing.T) {
 	const limit = 3 * gib
 	for _, kind := range []string{"sync", "async", "vmm", "array"} {
@@ -89,7 +89,7 @@ func TestAccuracy(t *testing.T) {
 			must.Eq(t, limit, l.Int("memory"))
 			got := onCard(t, ctx, before, p)
 			part := float64(got) / limit
-			record(t, report.Measured("accuracy", "what a greedy job has on the card, by NVML and with its context, of its limit of 3 GiB", "%", 100*part).For(kind))
+			record(t, report.Measured("accuracy", "what a greedy job has on the card according to NVML, with its context, of its limit of 3 GiB", "%", 100*part).For(kind))
 			must.Between(t, 0.99, part, 1)
 			p.Release()
 			must.NoError(t, p.Wait())

@@ -166,7 +166,7 @@ func TestSizes(t *testing.T) {
 	for range 3 {
 		contexts = append(contexts, run()["context"])
 	}
-	record(t, report.Measured("context", "what a process with a context and a small module has on the card, by NVML", "MiB", contexts...))
+	record(t, report.Measured("context", "what a process with a context and a small module has on the card, according to NVML", "MiB", contexts...))
 	must.Positive(t, slices.Min(contexts))
 
 	t.Run("cuBLAS", func(t *testing.T) {

@@ -253,7 +253,7 @@ func held(t *testing.T, g *gputest.Gate, container string) uint64 {
 	return s.Usage[0].Held.LimitUsage()
 }
 
-// onCard returns what processes have by NVML, in bytes: by pid or, where NVML does not know the
+// onCard returns what processes have according to NVML, in bytes: by pid or, where NVML does not know the
 // pids, by the growth of the card's usage.
 func onCard(t *testing.T, ctx context.Context, before gputest.Usage, processes ...*gputest.Process) uint64 {
 	t.Helper()

@@ -38,8 +38,8 @@ func python(t *testing.T) string {
 	return path
 }
 
-// Two trainings at a time, each within its limit: what they see, are refused, learn, and what it
-// costs them.
+// Two training jobs at a time, each within its limit: what they see, are refused and learn, and
+// what the library costs them.
 func TestPyTorch(t *testing.T) {
 	path := python(t)
 	const limit = 3 * gib
@@ -84,7 +84,7 @@ func TestPyTorch(t *testing.T) {
 		must.Eq(t, losses[0], losses[1], must.Sprint("the library changes nothing that is computed"))
 		plain, ours = append(plain, step[0]), append(ours, step[1])
 	}
-	compare(t, "step of a training", "ms", plain, ours)
+	compare(t, "training step", "ms", plain, ours)
 
 	g := open(t, budget, limit)
 	both := []*gputest.Process{job("one", g, "train"), job("two", g, "train")}

@@ -253,7 +253,7 @@ func (s *Shares) adapt(now time.Time) {
 	}
 	for card := range s.members {
 		if _, err := s.divide(card, ""); err != nil {
-			s.log.Error("a card keeps its shares from before the window", "card", card, "error", err)
+			s.log.Error("cannot recompute a card's shares after a window; keeping the old ones", "card", card, "error", err)
 		}
 	}
 }

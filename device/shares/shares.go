@@ -134,7 +134,7 @@ func (s *Shares) Leave(c identify.Container) {
 		delete(members, ledger.ContainerID(c.ID))
 		delete(s.window.denied, placement{ledger.ContainerID(c.ID), card})
 		if _, err := s.divide(card, ""); err != nil {
-			s.log.Error("a card keeps its shares from before a container left", "card", card, "error", err)
+			s.log.Error("cannot recompute a card's shares after a container left; keeping the old ones", "card", card, "error", err)
 		}
 	}
 	if first != nil {

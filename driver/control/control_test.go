@@ -799,19 +799,19 @@ func TestLastLookThatFindsNothingWritesNothing(t *testing.T) {
 	})(t)
 }
 
-func TestLastLookLeavesATaskStartedAnewAlone(t *testing.T) {
+func TestLastLookLeavesARestartedTaskAlone(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
 		f := n.ended("t")
 		_, err := fmt.Fprintln(f.log, "step=6 loss=0.25")
 		must.NoError(t, err)
 
-		anew := &fake{Task: f.Task, kernel: f.kernel, log: f.log} // restarted in the same allocation
-		anew.ID = "t-2"
-		n.start(anew)
-		n.second(behaviour{anew: learner(0.01, 1, 0)})
+		restarted := &fake{Task: f.Task, kernel: f.kernel, log: f.log} // in the same allocation
+		restarted.ID = "t-2"
+		n.start(restarted)
+		n.second(behaviour{restarted: learner(0.01, 1, 0)})
 		n.seconds(2, nil)
-		must.Eq(t, 2, anew.shown(t).Reports, must.Sprint("the late line is the new one's to read, and nobody else's"))
+		must.Eq(t, 2, restarted.shown(t).Reports, must.Sprint("the late line belongs to the new run only"))
 	})(t)
 }
 

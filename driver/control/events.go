@@ -113,7 +113,7 @@ func (t *task) reportLimits(was error) {
 	err := t.enforced.Err
 	switch {
 	case was == nil && err != nil:
-		t.log.Warn("cannot set the task's limits; it runs on with those it has", "error", err)
+		t.log.Warn("cannot set the task's limits; the previous ones stay in force", "error", err)
 		t.show.Happened("limit failed")
 		t.show.Enqueue("limit-failed", "cannot set its CPU limit; the previous one stays: "+err.Error())
 	case was != nil && err == nil:

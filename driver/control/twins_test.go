@@ -17,7 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/twin"
 )
 
-// runner is a training of a given size, one CPU-second per step, on a node that divides its cores
+// runner is a training task of a given size, one CPU-second per step, on a node that divides its cores
 // by weight.
 type runner struct {
 	*fake
@@ -176,7 +176,7 @@ func TestTwinStandsStill(t *testing.T) {
 	})(t)
 }
 
-// A task's cap depends on the time its threads run and wait for, not on its limit.
+// A task's cap depends on how long its threads run and wait for CPU, not on its limit.
 func TestTwinCap(t *testing.T) {
 	bubble(func(t *testing.T) {
 		var n *node

@@ -25,9 +25,9 @@ func TestNewCurve(t *testing.T) {
 		{"a report is there once", []Point{p(1, 3, 1), p(2, 3, 1), p(3, 3, 2), p(4, 2, 2)}, []float64{1, 3, 4}, 0, 0},
 		{"without steps", []Point{p(1, 3, nan), p(2, 3, nan), p(3, 2, nan)}, []float64{1, 3}, 0, 0},
 		{"not a number, infinite", []Point{p(1, nan, 1), p(2, nan, 1), p(3, math.Inf(1), nan), p(4, nan, 2)}, []float64{1, 3, 4}, 0, 0},
-		{"started anew", []Point{p(5, nan, nan), p(9, 1, 9), p(1, nan, nan), p(2, 3, 1)}, []float64{2}, 2, 1},
-		{"started anew twice", []Point{p(9, 1, 9), p(3, 3, 1), p(2, 3, 1)}, []float64{2}, 2, 0},
-		{"started anew in a row without a report", []Point{p(9, 1, 9), p(0, nan, nan)}, nil, 1, 1},
+		{"restarted", []Point{p(5, nan, nan), p(9, 1, 9), p(1, nan, nan), p(2, 3, 1)}, []float64{2}, 2, 1},
+		{"restarted twice", []Point{p(9, 1, 9), p(3, 3, 1), p(2, 3, 1)}, []float64{2}, 2, 0},
+		{"restarted in a row without a report", []Point{p(9, 1, 9), p(0, nan, nan)}, nil, 1, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := NewCurve(tc.history)

@@ -78,7 +78,7 @@ type Estimator interface {
 	// Measure closes an interval and returns the estimate. Without a new report the
 	// last estimate is returned, and the interval extends.
 	Measure() Estimate
-	// Curve returns points, oldest first and at most some hundreds, from which a new
+	// Curve returns points, oldest first and at most a few hundred, from which a new
 	// estimator can continue for the current process.
 	Curve() []Point
 }

@@ -6,7 +6,7 @@
 // and thaws it. Callers read limits back before they report them as in force
 // (Cgroup.Read, Cgroup.InForce). Package plan decides the values.
 //
-// A process without a cgroup of its own is refused (ErrNotExclusive) rather than
+// A process without its own cgroup is refused (ErrNotExclusive) rather than
 // limited together with others.
 package limits
 

@@ -12,7 +12,7 @@ var (
 	// ErrNotExclusive means that no cgroup of the process could be limited without
 	// limiting others: it is the root, the plugin's own or one above it, one that tasks
 	// share, or another task's.
-	ErrNotExclusive = errors.New("the task has no cgroup of its own")
+	ErrNotExclusive = errors.New("the task has no separate cgroup")
 
 	// ErrNoController means that the control is missing: on cgroup v2 the parent's
 	// cgroup.subtree_control lacks the controller; on v1 the hierarchy is not mounted

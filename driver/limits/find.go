@@ -22,7 +22,7 @@ func FindFor(pid int, id string) (*Cgroup, error) { return Finder{}.FindFor(pid,
 
 // Finder finds cgroups. The zero value uses /proc.
 type Finder struct {
-	// Proc is procfs's mount point; "" means /proc. Sysfs is expected beside it.
+	// Proc is procfs's mount point; "" means /proc. Sysfs is expected next to it.
 	Proc string
 }
 

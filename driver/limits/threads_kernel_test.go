@@ -10,7 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// Two threads could use two cores, beside other tasks and under a quota.
+// Two threads could use two cores, next to other tasks and under a quota.
 func TestKernel_threads(t *testing.T) {
 	if len(cpus(t)) < 2 {
 		t.Skip("skipped: a helper has as many busy threads as there are CPUs, two at most")

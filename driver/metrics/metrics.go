@@ -148,7 +148,7 @@ var (
 	descInterval = subsystem.Desc("interval_seconds", "Time between two decisions.")
 	descDecided  = subsystem.Desc("last_decision_timestamp_seconds", "Time of the last decision; 0 before the first.")
 	descTasks    = subsystem.Desc("tasks", "Running tasks by kind, target state, and category or class.", "kind", "state", "category")
-	descSilent   = subsystem.Desc("tasks_without_progress", "Training tasks without a report, by whether their size is known from elsewhere.", "size")
+	descSilent   = subsystem.Desc("tasks_without_progress", "Training tasks without a report, by whether their size is known from another source.", "size")
 
 	descInfo      = subsystem.Desc("task_info", "1 for each running task.", "alloc_id", "task", "nomad_job", "kind")
 	descLimit     = subsystem.Desc("task_limit_ratio", "CPU limit of a task, as a fraction of the pool; 1: none.", "alloc_id", "task")

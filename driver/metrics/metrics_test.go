@@ -48,7 +48,7 @@ ebbtide_driver_task_cpu_seconds_total{alloc_id="a1",task="train"} 7
 ebbtide_driver_task_cpu_seconds_total{alloc_id="a2",task="train"} 0
 ebbtide_driver_task_cpu_seconds_total{alloc_id="a3",task="ser�ve"} 0
 ebbtide_driver_task_cpu_seconds_total{alloc_id="a4",task="twice"} 3
-# HELP ebbtide_driver_tasks_without_progress Training tasks without a report, by whether their size is known from elsewhere.
+# HELP ebbtide_driver_tasks_without_progress Training tasks without a report, by whether their size is known from another source.
 # TYPE ebbtide_driver_tasks_without_progress gauge
 ebbtide_driver_tasks_without_progress{size="known"} 2
 ebbtide_driver_tasks_without_progress{size="unknown"} 1

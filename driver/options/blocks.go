@@ -45,7 +45,7 @@ func Schema() []Block {
 			{Name: "step", Type: text, Allowed: "metric name",
 				Doc: "`prometheus` metric of the steps done."},
 			{Name: "total", Type: text, Allowed: "metric name",
-				Doc: "`prometheus` metric of all steps of the training."},
+				Doc: "`prometheus` metric of the total number of steps."},
 			{Name: "quantile", Type: number, Default: "0.95", Allowed: "> 0, < 1",
 				Doc: "Quantile of a `prometheus` histogram or summary."},
 			{Name: "scale", Type: number, Default: "1", Allowed: "> 0",
@@ -77,7 +77,7 @@ func Schema() []Block {
 // Blocks is Ebbtide's part of a task's config, decoded with Schema: from msgpack (codec) or from
 // JSON.
 type Blocks struct {
-	// The decorated driver's fields, which may contain the training's length.
+	// The decorated driver's fields, which may contain the number of steps.
 	Command string   `codec:"command" json:"command"`
 	Args    []string `codec:"args" json:"args"`
 

@@ -235,9 +235,10 @@ func apportion(xs []float64, total, lo, hi uint64) []uint64 {
 	return out
 }
 
-// IOWeights converts limits to block I/O weights, in the same order. The tasks divide
-// limits.DefaultIOWeight each, their total under plain Nomad, in proportion to their limits; an
-// unknown task keeps its own. Each weight is at least half of that, or its own proportion if lower.
+// IOWeights converts limits to block I/O weights, in the same order. The tasks' total
+// under plain Nomad, limits.DefaultIOWeight per task, is divided in proportion to their limits; an
+// unknown task keeps its own. Each weight is at least half of limits.DefaultIOWeight, or its own
+// proportion if lower.
 func IOWeights(reqs []Request) []uint64 {
 	const fair, lo, hi = float64(limits.DefaultIOWeight), float64(limits.MinIOWeight), float64(limits.MaxIOWeight)
 	total := limits.DefaultIOWeight * uint64(len(reqs))

@@ -24,7 +24,7 @@ func TestLimits_weight(t *testing.T) {
 		opts Options
 		want []uint64
 	}{
-		{"nobody", nil, Options{}, nil},
+		{"no tasks", nil, Options{}, nil},
 		{"all released", []Request{{Limit: 1, Base: limits.Limits{Shares: 500}}, {Limit: 1, Base: limits.Limits{Shares: 1500}}}, Options{}, []uint64{500, 1500}},
 		{"all unmeasured", []Request{{Unknown: true, Limit: 1, Base: limits.Limits{Shares: 500}}, {Unknown: true, Limit: 0.2}}, Options{}, []uint64{500, 1024}},
 		{"alone", []Request{{Limit: 0.5, Base: limits.Limits{Shares: 700}}}, Options{}, []uint64{700}},
@@ -33,8 +33,8 @@ func TestLimits_weight(t *testing.T) {
 		{"floor 1/(2n): the vector of algorithms §2", []Request{{Limit: 0.6, Base: limits.Limits{Shares: 1000}}, {Limit: 0.4, Base: limits.Limits{Shares: 1000}}, {Limit: 1. / 6, Base: limits.Limits{Shares: 1000}}}, Options{}, []uint64{1500, 1000, 500}},
 		{"unknown keeps its entitlement", []Request{{Limit: 0.9, Base: limits.Limits{Shares: 800}}, {Limit: 0.3, Base: limits.Limits{Shares: 800}}, {Unknown: true, Limit: 1, Base: limits.Limits{Shares: 500}}, {Limit: 0.3, Base: limits.Limits{Shares: 300}}}, Options{Floor: 0.1}, []uint64{1140, 380, 500, 380}},
 		// 1438 shares must not count as fair for a task with 8000 from Nomad.
-		{"unknown beside small ones", []Request{{Unknown: true, Base: limits.Limits{Shares: 8000}}, {Limit: 0.5, Base: limits.Limits{Shares: 500}}, {Limit: 0.1, Base: limits.Limits{Shares: 500}}}, Options{}, []uint64{8000, 750, 250}},
-		{"no limit beside one: the entitlement counts", []Request{{Limit: 1, Base: limits.Limits{Shares: 8000}}, {Limit: 1, Base: limits.Limits{Shares: 1000}}, {Limit: 0.05, Base: limits.Limits{Shares: 1000}}}, Options{}, []uint64{8444, 1056, 500}},
+		{"unknown with small ones", []Request{{Unknown: true, Base: limits.Limits{Shares: 8000}}, {Limit: 0.5, Base: limits.Limits{Shares: 500}}, {Limit: 0.1, Base: limits.Limits{Shares: 500}}}, Options{}, []uint64{8000, 750, 250}},
+		{"no limit with one: the entitlement counts", []Request{{Limit: 1, Base: limits.Limits{Shares: 8000}}, {Limit: 1, Base: limits.Limits{Shares: 1000}}, {Limit: 0.05, Base: limits.Limits{Shares: 1000}}}, Options{}, []uint64{8444, 1056, 500}},
 		{"NaN and nonsense count as unmeasured", []Request{{Limit: policy.Share(math.NaN()), Base: limits.Limits{Shares: 300}}, {Limit: -1, Base: limits.Limits{Shares: 300}}, {Limit: 0.5, Base: limits.Limits{Shares: 300}}}, Options{}, []uint64{300, 300, 300}},
 		{"tiny shares: two is the floor", []Request{{Limit: 1, Base: limits.Limits{Shares: 1}}, {Limit: 0.25, Base: limits.Limits{Shares: 2}}}, Options{}, []uint64{2, 2}},
 		{"tiny shares", []Request{{Limit: 1, Base: limits.Limits{Shares: 5}}, {Limit: 0.1, Base: limits.Limits{Shares: 2}}, {Limit: 0.1, Base: limits.Limits{Shares: 2}}}, Options{}, []uint64{5, 2, 2}},
@@ -256,7 +256,7 @@ func TestNomadShares(t *testing.T) {
 	must.Eq(t, 2, NomadShares(1, 8000))
 	must.Eq(t, 2, NomadShares(-5, 8000))
 	must.Eq(t, limits.MaxShares, NomadShares(1<<30, 8000))
-	// As executor_linux.go of Nomad 1.11: shares / total × 262144.
+	// As in executor_linux.go of Nomad 1.11: shares / total × 262144.
 	must.Eq(t, 131_072, NomadShares(160_000, 320_000))
 	must.Eq(t, limits.MaxShares, NomadShares(320_000, 320_000))
 	must.Eq(t, 2, NomadShares(2, 1_000_000))
@@ -291,9 +291,9 @@ func TestIOWeights(t *testing.T) {
 		in   []float64
 		want []uint64
 	}{
-		{"nobody", nil, []uint64{}},
+		{"no tasks", nil, []uint64{}},
 		{"alone", []float64{0.3}, []uint64{100}},
-		{"nobody limited", []float64{1, 1, 1}, []uint64{100, 100, 100}},
+		{"no limits", []float64{1, 1, 1}, []uint64{100, 100, 100}},
 		{"fair shares", []float64{0.25, 0.25, 0.25, 0.25}, []uint64{100, 100, 100, 100}},
 		{"in proportion", []float64{0.5, 0.3, 0.2}, []uint64{150, 90, 60}},
 		{"the floor", []float64{0.75, 0.25, 0, 0}[:2], []uint64{150, 50}},

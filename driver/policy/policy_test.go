@@ -76,7 +76,7 @@ func TestPolicy_Decide(t *testing.T) {
 		"the given ones":    {in: `{` + tasks + `, "params": {}, "policies": {"split": {"part": {"of": 0.125}}}}`, limit: "0.5"},
 		"its state":         {in: `{` + tasks + `, "policy": "split", "state": {"x": 1}}`, limit: "0.5", state: `{"x": 1}`},
 		"another's state":   {in: `{` + tasks + `, "policy": "other", "state": {"x": 1}}`, limit: "0.5"},
-		"whoever is asked":  {in: `{` + tasks + `, "state": {"x": 1}}`, limit: "0.5", state: `{"x": 1}`},
+		"any policy":        {in: `{` + tasks + `, "state": {"x": 1}}`, limit: "0.5", state: `{"x": 1}`},
 		"missing":           {in: `{"tasks": [{"id": "a"}], "initial_interval_s": 1, "max_interval_s": 1}`, err: "interval_s: is missing\ntasks[0].use: is missing"},
 		"unknown":           {in: `{` + tasks + `, "x": 1, "params": {"y": 2, "part": {"of": 2}}}`, err: "x: unknown field"},
 		"wrong params":      {in: `{` + tasks + `, "params": {"part": {"of": 2}}}`, err: "params.part.of: must be > 0 and ≤ 1, got 2"},

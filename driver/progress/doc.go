@@ -27,7 +27,7 @@
 // have another. Report.Metric names it, so that consumers never mix curves.
 //
 // Names stand before values ("val loss: 0.5", "loss val 0.5"), above them in a table
-// with a column of steps or epochs, or beside them in a box, which is reported when
+// with a column of steps or epochs, or next to them in a box, which is reported when
 // closed. A value after "best" is a running optimum and no report.
 //
 // # Steps
@@ -37,6 +37,6 @@
 // epochs·batches; epochs count from 1 unless an epoch 0 was seen. A full bar that
 // restarts continues the count. An epoch alone is the step. Hugging Face's lines have
 // no step; it is taken from the progress bar between them. A line such as
-// "[step=10/600]" sets the step of the lines below. A step that decreases means a
-// restart of the training.
+// "[step=10/600]" sets the step of the lines below. A step that decreases means
+// that the trainer was restarted.
 package progress

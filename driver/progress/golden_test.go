@@ -18,7 +18,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-var update = flag.Bool("update", false, "write testdata/*.want anew")
+var update = flag.Bool("update", false, "rewrite testdata/*.want")
 
 func render(r Report) string {
 	n := func(v float64) string {
@@ -44,7 +44,7 @@ func readAll(t testing.TB, r *Reader) []Report {
 
 // misread are samples that are not read as in their .want, with the reason.
 var misread = map[string]string{
-	"plain-basicsr": "its metric has a name of its own, l_pix",
+	"plain-basicsr": "its metric has an unusual name, l_pix",
 	"plain-cifar":   "the position is the last word of the line, 10/391",
 	"plain-cntk":    "a step is a range, \"Minibatch[ 1- 100]\"",
 	"plain-darknet": "a setting of the loss in brackets, (iou: 0.75, …), is taken for an IoU until the first loss comes",

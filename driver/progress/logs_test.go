@@ -463,7 +463,7 @@ func TestLogs_resume(t *testing.T) {
 // Whatever Nomad's collector does, and however polls and restarts fall, each report is
 // read once and in order while its file exists.
 func TestLogs_nomadRotator(t *testing.T) {
-	// Below some 32 KiB, which no job can configure, lines often straddle files. (The
+	// Below about 32 KiB, which no job can configure, lines often straddle files. (The
 	// collector loops on a line longer than a file.)
 	rng := rand.New(rand.NewPCG(3, 4))
 	for round := range 6 {

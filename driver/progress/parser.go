@@ -436,7 +436,7 @@ func (p *Parser) searchMetric(line []byte) {
 
 func notLetter(r rune) bool { return r > 127 || !isLetter(byte(r)) }
 
-// boundary reports whether the byte beside a name extends it.
+// boundary reports whether the byte next to a name extends it.
 func boundary(beside, edge byte) bool {
 	if isWord(beside) {
 		return isWord(edge) || edge < 0x80

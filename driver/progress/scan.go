@@ -49,12 +49,12 @@ type findings struct {
 
 	step, stepOf  float64 // step 10; Step [10/600]
 	total         float64 // total_steps=600
-	plainTotal    float64 // total=600, which counts steps only beside a step
+	plainTotal    float64 // total=600, which counts steps only next to a step
 	lr            float64 // learning rate
 	epoch, epochs float64 // Epoch [1/5]
 	n, of         float64 // position in an epoch or a bar: 12/469
 	index         bool    // the line begins with its step: "12: ", "12 | "
-	whole         bool    // the step stands before the epoch: it counts over all epochs
+	whole         bool    // the step precedes the epoch, so it counts across epochs
 	place         bool    // a step or batch had a total
 	heldOut       bool    // the line concerns held-out data
 	named         bool    // a bar after a word: its count need not be the training's

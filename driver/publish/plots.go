@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Limits on drawing. A picture takes some tens of milliseconds of CPU, which the tasks could use.
+// Limits on drawing. A picture takes tens of milliseconds of CPU, which the tasks could use.
 const (
 	pictureEvery = time.Minute            // minimum time between two pictures of a task
 	pictureShare = 0.002                  // of a core, on average
-	pictureBurst = 500 * time.Millisecond // of saved time: some twenty pictures
+	pictureBurst = 500 * time.Millisecond // of saved time: about twenty pictures
 	pictureDebt  = 25 * time.Millisecond
 )
 

@@ -27,8 +27,8 @@ var (
 
 // Assume finds totals in a task's command line and environment: "--epochs 200", "--epochs=200",
 // "-steps 17408", "trainer.max_epochs=10", NUM_EPOCHS=10. The command line takes precedence. Two
-// different numbers in one of them are ignored: it may be a script of several trainings. Only names
-// and numbers are kept.
+// different numbers in one of them are ignored: it may be a script of several training runs. Only
+// names and numbers are kept.
 func Assume(command []string, env map[string]string) Assumption {
 	var words []string
 	for _, arg := range command {

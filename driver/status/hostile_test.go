@@ -276,8 +276,8 @@ func TestHostile_huge(t *testing.T) {
 	eqRows(t, rowsUpTo(1), rows[:1])
 }
 
-// Shortest lines must not make many rows, or much work, of few bytes: they are read
-// again whenever the task rewrites them.
+// A small file of very short lines must not yield many rows or much work: it is reread
+// whenever the task rewrites it.
 func TestHostile_manyLines(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	row := "0001-01-01T00:00:00Z\n"

@@ -166,11 +166,11 @@ type Move struct {
 const (
 	MoveSaving = "saving" // it was asked to save
 	MoveReady  = "ready"  // it has saved and is frozen
-	MoveFrozen = "frozen" // it is frozen for a moment, and goes on where it is
+	MoveFrozen = "frozen" // it is frozen for a moment, and continues on its node
 	MoveFailed = "failed" // it has not saved in time, and runs on
 )
 
-// Resources are what the task uses beside CPU, and its growth efficiency for each
+// Resources are what the task uses in addition to CPU, and its growth efficiency for each
 // (FlowCon, eq. 2): progress per second divided by R.
 type Resources struct {
 	MemoryMiB     Number `json:"memory_mib"`        // memory in use without inactive files

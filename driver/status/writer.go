@@ -203,7 +203,7 @@ func (w *Writer) history() ([]Row, error) {
 	return ParseHistory(b), nil
 }
 
-// Picture draws the history to the picture file; see Draw. It takes some tens of
+// Picture draws the history to the picture file; see Draw. It takes tens of
 // milliseconds of CPU: call it at milestones and at most once a minute.
 func (w *Writer) Picture() error {
 	rows, err := w.history()

@@ -355,7 +355,7 @@ func Check(path string) error {
 	case strings.IndexByte(path, 0) >= 0:
 		return errors.New("must not contain NUL bytes")
 	case !filepath.IsLocal(path):
-		return errors.New("must be a path within the directory (relative, and not out of it by \"..\")")
+		return errors.New("must be a relative path that stays within the directory")
 	}
 	return nil
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// findLengths runs a seed's trainings separately, outside Nomad. Steps and values do not depend on
-// speed, so they are stored.
+// findLengths runs a seed's training jobs separately, outside Nomad. Steps and values do not depend
+// on speed, so they are stored.
 func (m *measurement) findLengths(ctx context.Context, seed uint64) ([]result.Length, error) {
 	known := &m.e.Calibration.Lengths
 	var out []result.Length

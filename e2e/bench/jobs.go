@@ -42,7 +42,7 @@ const (
 	serviceModel = "mlp"
 )
 
-// trainingJob returns a training; targets are optional (0).
+// trainingJob returns a training job; targets are optional (0).
 func trainingJob(id, name, model string, steps, threads int, seed uint64, acceptable, objective float64) string {
 	t := mix.Task{
 		Name: name,

@@ -124,7 +124,7 @@ func (o options) open(commit string) (result.Experiment, error) {
 type measurement struct {
 	*node
 	e       *result.Experiment
-	lengths []result.Length // of the seed's trainings
+	lengths []result.Length // of the seed's training jobs
 }
 
 // prepare measures what a step requires, before the node runs.

@@ -12,7 +12,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
-// mix runs two services and a silent task; later three endless trainings join.
+// mix runs two services and a silent task; later three endless training jobs join.
 func (m *measurement) mix(ctx context.Context, s step) (result.Run, error) {
 	var tasks []result.Task
 	for i, times := range mixObjectives {

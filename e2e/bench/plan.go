@@ -153,8 +153,8 @@ func rotate[T any](all []T, seed uint64) []T {
 	return append(slices.Clone(all[by:]), all[:by]...)
 }
 
-// tradlJob is one of the five trainings of the thesis's TRADL experiment (§6.1.3), with time scaled
-// down by ten. In the thesis, jobs were submitted at random within 200 s, and without TRADL reached
+// tradlJob is one of the five training jobs of the thesis's TRADL experiment (§6.1.3), with time
+// scaled down by ten. In the thesis, jobs were submitted at random within 200 s, and without TRADL reached
 // their objectives after about 31 s (job 4), 100 s (1), 428 s (3), 541 s (5) and 579 s (2); the
 // lengths reproduce this when sharing. The thesis does not name the models.
 type tradlJob struct {
@@ -229,14 +229,14 @@ func objectivesOf(kase string, equal float64) []float64 {
 const equalResponse = 0.3
 
 // The mix's objectives, relative to a batch's duration on an idle machine. With only the services,
-// each has a core; with three trainings a fair share is a third of one. Busy hyperthreads slow a
-// batch by up to a third.
+// each has a core; with three training jobs a fair share is a third of one. Busy hyperthreads slow
+// a batch by up to a third.
 var mixObjectives = []float64{2.5, 3}
 
 // mixBatch is a batch's duration on an idle machine, in seconds.
 const mixBatch = 0.1
 
-// mixModels are the joining trainings.
+// mixModels are the models of the joining training jobs.
 var mixModels = []string{"vae", "mlp", "gru"}
 
 // mixJoin is the time of their joining, as a fraction of the run.

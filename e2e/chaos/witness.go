@@ -81,7 +81,7 @@ func evaluate(r io.Reader) (s testimony, err error) {
 		}
 	}
 	if lost > 0 {
-		wrong(lost, "step %d was saved, and the job goes on without it", saved)
+		wrong(lost, "step %d was saved, but the job continues without it", saved)
 	}
 	return s, lines.Err()
 }

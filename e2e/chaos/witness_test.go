@@ -22,10 +22,10 @@ func TestTestify(t *testing.T) {
 		"it has done more since": {
 			"START a 0|STEP a 1|SAVED a 1|STEP a 2|START b 1|STEP b 2", testimony{Copies: 2, Steps: 3, Twice: 1}, "",
 		},
-		"it began anew, and went home": {
+		"it began from step 0, and moved back": {
 			"START a 0|STEP a 1|SAVED a 1|START b 0|STEP b 1|SAVED b 1|STEP b 2|START c 1|STEP c 2", testimony{Copies: 3, Steps: 4, Twice: 2}, "",
 		},
-		"it began anew":          {"START a 0|STEP a 1|SAVED a 1|START b 0|STEP b 1", testimony{Copies: 2, Steps: 2, Twice: 1}, "line 4: step 1 was saved, and the job goes on without it"},
+		"it began from step 0":   {"START a 0|STEP a 1|SAVED a 1|START b 0|STEP b 1", testimony{Copies: 2, Steps: 2, Twice: 1}, "line 4: step 1 was saved, but the job continues without it"},
 		"two run":                {"START a 0|START b 0|STEP a 1", testimony{Copies: 2}, "line 3: two copies run: a does STEP 1 although b has begun"},
 		"it completes twice":     {"START a 0|END a 0|START b 0", testimony{Copies: 2, Ended: true}, "line 3: it has completed, and runs again"},
 		"the same one once more": {"START a 0|STEP a 1|START a 0|STEP a 1", testimony{Copies: 2, Steps: 2, Twice: 1}, ""},

@@ -34,7 +34,7 @@ func checkCgroups(root string, writable func(string) bool) error {
 				continue
 			}
 			if !writable(filepath.Join(root, filepath.Dir(controllers), "cgroup.procs")) {
-				return fmt.Errorf("the cgroups under %s cannot be written to: in a container, run it privileged and with a cgroup namespace of its own", root)
+				return fmt.Errorf("the cgroups under %s cannot be written to: in a container, run it privileged and with its own cgroup namespace", root)
 			}
 			return nil
 		}

@@ -117,7 +117,7 @@ func TestRelevant(t *testing.T) {
 	log := strings.Join([]string{
 		"==> Nomad agent configuration:",
 		"[INFO]  client: node registration complete",
-		"[WARN]  client.fingerprint_mgr.consul: nobody there",
+		"[WARN]  client.fingerprint_mgr.consul: no server found",
 		"[ERROR] client.driver_mgr.docker: no daemon: driver=docker",
 		"[ERROR] agent: error starting agent",
 		"[DEBUG] client.driver_mgr.ebbtide-driver: hello",

@@ -190,7 +190,7 @@ func (d *demo) end(ctx context.Context, err error) error {
 		}
 		pid, derr := d.h.Detach(context.WithoutCancel(ctx))
 		if derr == nil {
-			d.screen.Logf("\nNomad goes on running: %s\nTo use it: export NOMAD_ADDR=%s; its files are in %s.\nTo end it and remove everything: %skill %d",
+			d.screen.Logf("\nNomad keeps running: %s\nTo use it: export NOMAD_ADDR=%s; its files are in %s.\nTo end it and remove everything: %skill %d",
 				d.agent.Addr, d.agent.Addr, d.h.Dir, sudo(), pid)
 			return err
 		}

@@ -50,7 +50,7 @@ var accuracyLimits = []uint64{2 * gib, 4 * gib, 5433*mib + 12_345, 15 * gib}
 type accuracyRun struct {
 	Kind  string  `json:"kind"`
 	Limit uint64  `json:"limit_bytes"`
-	Card  uint64  `json:"card_bytes"` // by NVML, with contexts
+	Card  uint64  `json:"card_bytes"` // according to NVML, with contexts
 	Part  float64 `json:"part"`       // fraction of the limit
 }
 
@@ -127,7 +127,7 @@ func (b bench) greedy(ctx context.Context, kind greedyJob, limit uint64) (run ac
 
 func accuracyTable(runs []accuracyRun) result.Table {
 	t := result.Table{
-		Title:  "What greedy jobs get before `CUDA_ERROR_OUT_OF_MEMORY`, of their limit, by NVML, contexts of 400 MiB included:",
+		Title:  "What greedy jobs get before `CUDA_ERROR_OUT_OF_MEMORY`, of their limit, according to NVML, contexts of 400 MiB included:",
 		Header: []string{"memory"},
 	}
 	for _, limit := range accuracyLimits {

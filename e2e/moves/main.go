@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command moves measures the cost of a move: it moves a training between two Nomad clients on this
-// machine, and prints its downtime and repeated steps. It needs root, cgroups and busybox, and
+// Command moves measures the cost of a move: it moves a training job between two Nomad clients on
+// this machine, and prints its downtime and repeated steps. It needs root, cgroups and busybox, and
 // leaves nothing behind.
 package main
 
@@ -157,7 +157,7 @@ func one(ctx context.Context, from, to *harness.Agent, alloc *api.Allocation) (m
 	}
 	source := steps(from, alloc.ID)
 	begun := size(source)
-	if err := harness.Poll(ctx, "the training has done some steps", func(context.Context) error {
+	if err := harness.Poll(ctx, "the training job has done some steps", func(context.Context) error {
 		if size(source) < begun+4096 {
 			return errors.New("not yet")
 		}
@@ -225,7 +225,7 @@ func lastStep(path string) (line, error) {
 	}
 	lines := bytes.Split(data, []byte("\n"))
 	if len(lines) < 2 {
-		return l, errors.New("the training has written no step")
+		return l, errors.New("the training job has written no step")
 	}
 	last := lines[len(lines)-2]
 	if err := json.Unmarshal(last, &l); err != nil {
@@ -257,7 +257,7 @@ func firstAfter(path string, carried int64) (line, error) {
 
 func table(all []moved) result.Table {
 	t := result.Table{
-		Title:  fmt.Sprintf("%d moves of a training between two clients on one machine", len(all)),
+		Title:  fmt.Sprintf("%d moves of a training job between two clients on one machine", len(all)),
 		Header: []string{"", "least", "median", "most"},
 	}
 	for _, row := range []struct {

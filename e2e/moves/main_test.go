@@ -41,7 +41,7 @@ func TestSteps(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	text := table([]moved{{Gap: 1, Restore: 0.5, Again: 3}, {Gap: 2, Restore: 0.25, Again: 5}, {Gap: 4, Restore: 1, Again: 4}}).Text()
-	must.StrContains(t, text, "3 moves of a training")
+	must.StrContains(t, text, "3 moves of a training job")
 	must.StrContains(t, text, "1.00 s  2.00 s  4.00 s")
 	must.StrContains(t, text, "0.50 s  1.75 s  3.00 s")
 }

@@ -24,7 +24,7 @@ type loneRun struct {
 	Seconds float64 `json:"seconds"`
 	Cores   float64 `json:"cores"`       // CPU-seconds of the task per second
 	Left    float64 `json:"left_cores"`  // machine's cores less those used outside of this run
-	Steps   float64 `json:"steps_per_s"` // of the training
+	Steps   float64 `json:"steps_per_s"` // of the training job
 }
 
 // share returns the task's fraction of the CPU available to the run; the rest was idle, or used by

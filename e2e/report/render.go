@@ -129,7 +129,7 @@ func read(path string, into any, must bool) (bool, error) {
 	return true, nil
 }
 
-// jobsOf returns a run's trainings with targets, which end at their objective.
+// jobsOf returns a run's training jobs with targets, which end at their objective.
 func jobsOf(r result.Run) []metrics.Job {
 	known := func(x result.Number) *float64 {
 		if f := float64(x); f == f {

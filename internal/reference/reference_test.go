@@ -30,7 +30,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-var update = flag.Bool("update", false, "write the tables of docs/reference.md anew")
+var update = flag.Bool("update", false, "regenerate the tables of docs/reference.md")
 
 const (
 	root = "../.."

@@ -20,7 +20,7 @@ func TestDivide(t *testing.T) {
 		claims []Claim
 		want   []float64
 	}{
-		{"nobody", 1, nil, []float64{}},
+		{"no claims", 1, nil, []float64{}},
 		{"by weight", 1, []Claim{{1, 0, inf}, {3, 0, inf}}, []float64{0.25, 0.75}},
 		{"a minimum", 1, []Claim{{1, 0.5, inf}, {1, 0, inf}, {3, 0, inf}}, []float64{0.5, 0.125, 0.375}},
 		{"a maximum", 1, []Claim{{1, 0, 0.25}, {1, 0, inf}, {2, 0, inf}}, []float64{0.25, 0.25, 0.5}},

@@ -3,7 +3,7 @@
 
 // Package cluster models a Nomad cluster: nodes, jobs and non-terminal allocations, from a listing
 // and subsequent events. The state may lag, so callers re-read objects before changing them.
-// Objects hold only what decisions need: 100,000 allocations take some tens of MB.
+// Objects hold only what decisions need: 100,000 allocations take tens of MB.
 package cluster
 
 import (

@@ -213,7 +213,7 @@ func TestRun_never2(t *testing.T) {
 				must.ErrorIs(t, <-done, context.DeadlineExceeded)
 				must.ErrorIs(t, <-done, context.DeadlineExceeded)
 				must.Positive(t, leading[1])
-				must.Greater(t, 1600, leading[1]+leading[2], must.Sprint("somebody leads nearly all the time"))
+				must.Greater(t, 1600, leading[1]+leading[2], must.Sprint("there is a leader nearly all the time"))
 			})
 		})
 	}

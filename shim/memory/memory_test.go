@@ -154,7 +154,7 @@ func TestStore_notes(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	e := Entry{
 		Time: at, Namespace: "ml", Job: "vae", Alloc: "a1", NewAlloc: "a2", From: "one", To: "two", Policy: "specon-migrate", Rule: "specon.alg2.least",
-		Why: "two has the least score", Scores: `{"one":2}`, Phase: "done", DownS: "1.30", DryRun: true,
+		Why: "two has the lowest score", Scores: `{"one":2}`, Phase: "done", DownS: "1.30", DryRun: true,
 	}
 	must.NoError(t, s.AddEntry(t.Context(), e))
 	notes, err := s.Entries(t.Context())

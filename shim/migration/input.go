@@ -101,7 +101,7 @@ func (w Weights) validate(path string, errs *fields.Errors) {
 	}
 }
 
-// Example returns a valid input in which two nodes share the least score.
+// Example returns a valid input in which two nodes share the lowest score.
 func Example() Input {
 	return Input{
 		Task: "vae", From: "node-b",

@@ -6,7 +6,7 @@
 //
 //	S = |PC|·w_PC + |WC|·w_WC + |CC|·w_CC
 //
-// The task stays if its node has the least score; else it moves to a node that has, the least
+// The task stays if its node has the lowest score; else it moves to a node that has it, the least
 // used one if there are several.
 package migration
 
@@ -21,9 +21,9 @@ import (
 const (
 	// RuleStay: no node's score is lower than the own node's.
 	RuleStay = "specon.alg2.stay"
-	// RuleLeast: a single node has the least score.
+	// RuleLeast: a single node has the lowest score.
 	RuleLeast = "specon.alg2.least"
-	// RuleUse: of several with the least score, one is least used.
+	// RuleUse: of several with the lowest score, one is least used.
 	RuleUse = "specon.alg2.use"
 )
 
@@ -59,17 +59,17 @@ func Decide(in Input) Output {
 	}
 	if same(own, least) {
 		out.Rule = RuleStay
-		out.Why = fmt.Sprintf("%s has the least score of %d, %.4g: %s stays", in.From, len(in.Nodes), own, in.Task)
+		out.Why = fmt.Sprintf("%s has the lowest score of %d, %.4g: %s stays", in.From, len(in.Nodes), own, in.Task)
 		return out
 	}
 	best := slices.MinFunc(targets, func(a, b Node) int {
 		return cmp.Or(cmp.Compare(a.Use, b.Use), strings.Compare(a.ID, b.ID))
 	})
 	out.Move, out.To, out.Rule = true, best.ID, RuleLeast
-	out.Why = fmt.Sprintf("%s has the least score of %d, %.4g; %s has %.4g", best.ID, len(in.Nodes), least, in.From, own)
+	out.Why = fmt.Sprintf("%s has the lowest score of %d, %.4g; %s has %.4g", best.ID, len(in.Nodes), least, in.From, own)
 	if len(targets) > 1 {
 		out.Rule = RuleUse
-		out.Why = fmt.Sprintf("%d nodes have the least score, %.4g, and of them %s is used least, %.4g; %s has %.4g", len(targets), least, best.ID, best.Use, in.From, own)
+		out.Why = fmt.Sprintf("%d nodes have the lowest score, %.4g, and of them %s is used least, %.4g; %s has %.4g", len(targets), least, best.ID, best.Use, in.From, own)
 	}
 	return out
 }

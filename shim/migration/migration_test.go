@@ -78,10 +78,10 @@ func TestDecide_why(t *testing.T) {
 		in   Input
 		want string
 	}{
-		{input("a", node("a", 1, 0, 0, 1)), "a has the least score of 1, 2: c stays"},
-		{input("a", node("a", 0, 0, 1, 1), node("b", 1, 0, 0, 1)), "a has the least score of 2, 1: c stays"},
-		{input("b", node("a", 0, 0, 1, 1), node("b", 1, 0, 0, 1)), "a has the least score of 2, 1; b has 2"},
-		{input("b", node("a", 0, 0, 1, 0.2), node("c", 0, 0, 1, 0.1), node("b", 1, 0, 0, 1)), "2 nodes have the least score, 1, and of them c is used least, 0.1; b has 2"},
+		{input("a", node("a", 1, 0, 0, 1)), "a has the lowest score of 1, 2: c stays"},
+		{input("a", node("a", 0, 0, 1, 1), node("b", 1, 0, 0, 1)), "a has the lowest score of 2, 1: c stays"},
+		{input("b", node("a", 0, 0, 1, 1), node("b", 1, 0, 0, 1)), "a has the lowest score of 2, 1; b has 2"},
+		{input("b", node("a", 0, 0, 1, 0.2), node("c", 0, 0, 1, 0.1), node("b", 1, 0, 0, 1)), "2 nodes have the lowest score, 1, and of them c is used least, 0.1; b has 2"},
 	} {
 		must.Eq(t, tc.want, Decide(tc.in).Why)
 	}

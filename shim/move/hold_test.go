@@ -43,7 +43,7 @@ func (m *model) release(t *testing.T) (alloc string, err error) {
 	opts.PlaceTimeout, opts.Claims, opts.Owner = 20*time.Second, p, "shim"
 	why, err := CheckPlacement(p.ctx, p, there)
 	if err == nil {
-		must.Eq(t, "", why) // this Nomad gives no plan
+		must.Eq(t, "", why) // this Nomad returns no plan
 		alloc, err = Release(p.ctx, p, there, opts)
 	}
 	p.kill()

@@ -4,7 +4,7 @@
 // Package move moves an allocation, with what it has saved, to another node.
 //
 // Nomad has no such operation: it stops an allocation and places a new one. With the steps
-// below at most one copy of the training computes at any time, and it resumes from what it
+// below at most one copy of the job computes at any time, and it resumes from what it
 // saved.
 //
 //	check ──► save ──► bind ──► wait ──► verify ──► unbind ──► done
@@ -151,9 +151,9 @@ func (e *Refused) Error() string { return "cannot be moved: " + strings.Join(e.R
 // ErrNotResumed means that the target lacks what was saved.
 var ErrNotResumed = errors.New("the new allocation lacks the checkpoint")
 
-// ErrNoPlan means that Nomad gives no plan. The move proceeds; an unsuitable target is then
+// ErrNoPlan means that Nomad returned no plan. The move proceeds; an unsuitable target is then
 // noticed only once the tasks are frozen.
-var ErrNoPlan = errors.New("Nomad gives no plan")
+var ErrNoPlan = errors.New("Nomad returned no plan")
 
 // Nomad is what a move needs of a cluster.
 type Nomad interface {
@@ -302,7 +302,7 @@ func (m *mover) check(ctx context.Context, target string) error {
 	missing, err := planned(ctx, m.nomad, job, alloc.TaskGroup, to.ID)
 	switch {
 	case errors.Is(err, ErrNoPlan):
-		would = "Nomad gives no plan"
+		would = "Nomad returned no plan"
 	case err != nil:
 		return err
 	case missing != nil:

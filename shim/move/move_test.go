@@ -39,7 +39,7 @@ func runModel(t *testing.T, change func(*schedule)) (out outcome) {
 	return out
 }
 
-// The training is frozen on the source until it has ended, briefly on the target, and resumes
+// The training job is frozen on the source until it has ended, briefly on the target, and resumes
 // from what it saved.
 func TestMove(t *testing.T) {
 	for _, service := range []bool{false, true} {

@@ -5,7 +5,7 @@
 // §5.5, Algorithm 4):
 //
 //	nodes whose tasks are all in CL, or empty:  the one with the fewest tasks
-//	otherwise:  the least  S = (|NL|+1)·D_NL + |WL|·D_WL + |CL|·D_CL
+//	otherwise:  the lowest  S = (|NL|+1)·D_NL + |WL|·D_WL + |CL|·D_CL
 //
 // D_X is the sum of growth efficiencies in category X. Where the paper is ambiguous, the choice is
 // documented at the rule.
@@ -22,7 +22,7 @@ import (
 const (
 	// RuleAllCL: all tasks of the node are in CL, or it is empty.
 	RuleAllCL = "flowcon.alg4.all-cl"
-	// RuleLeast: the node has the least score.
+	// RuleLeast: the node has the lowest score.
 	RuleLeast = "flowcon.alg4.least"
 	// RuleNone: no node is feasible.
 	RuleNone = "flowcon.alg4.none"
@@ -215,16 +215,16 @@ func whyDone(best best, params Params) string {
 		tasks = best.load.ID + " is empty"
 	}
 	if !params.CapacityAware {
-		return fmt.Sprintf("%s: fewest tasks of the %d such nodes", tasks, best.of)
+		return fmt.Sprintf("%s: fewest tasks among %d such nodes", tasks, best.of)
 	}
-	return fmt.Sprintf("%s: fewest tasks for its %.4g cores of the %d such nodes", tasks, best.load.PoolCores, best.of)
+	return fmt.Sprintf("%s: fewest tasks per core (%.4g cores) among %d such nodes", tasks, best.load.PoolCores, best.of)
 }
 
 // whyLeast explains RuleLeast.
 func whyLeast(best best, assumed float64, params Params) string {
 	l := best.load
 	tasks, growth := l.growing(assumed)
-	why := fmt.Sprintf("no node has all its tasks in CL; %s has the least S of %d: (|NL|+1)·D_NL + |WL|·D_WL + |CL|·D_CL = %d·%.4g + %d·%.4g + %d·%.4g",
+	why := fmt.Sprintf("no node has all its tasks in CL; %s has the lowest S of %d: (|NL|+1)·D_NL + |WL|·D_WL + |CL|·D_CL = %d·%.4g + %d·%.4g + %d·%.4g",
 		l.ID, best.of, tasks+1, growth, l.WL.Tasks, l.WL.Growth, l.CL.Tasks, l.CL.Growth)
 	if params.CapacityAware {
 		why += fmt.Sprintf(", for %.4g cores", l.PoolCores)

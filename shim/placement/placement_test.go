@@ -132,11 +132,11 @@ func TestDecide_why(t *testing.T) {
 		want string
 	}{
 		{input(), "no node is feasible: Nomad's placement stands"},
-		{input(node("a", 2)), "a is empty: fewest tasks of the 1 such nodes"},
+		{input(node("a", 2)), "a is empty: fewest tasks among 1 such nodes"},
 		{input(node("a", 2, task(policy.CL, 1)), node("b", 2, task(policy.CL, 1), task(policy.CL, 1))).aware(),
-			"all 1 tasks of a are in CL: fewest tasks for its 2 cores of the 2 such nodes"},
+			"all 1 tasks of a are in CL: fewest tasks per core (2 cores) among 2 such nodes"},
 		{input(node("a", 2, task(policy.NL, 0.5), task(policy.WL, 0.1))).aware(),
-			"no node has all its tasks in CL; a has the least S of 1: (|NL|+1)·D_NL + |WL|·D_WL + |CL|·D_CL = 2·0.5 + 1·0.1 + 0·0, for 2 cores = 0.55"},
+			"no node has all its tasks in CL; a has the lowest S of 1: (|NL|+1)·D_NL + |WL|·D_WL + |CL|·D_CL = 2·0.5 + 1·0.1 + 0·0, for 2 cores = 0.55"},
 	} {
 		must.Eq(t, tc.want, Decide(tc.in).Why)
 	}

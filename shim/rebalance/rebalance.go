@@ -103,7 +103,7 @@ func Decide(in Input) Output {
 		out.Why = fmt.Sprintf("%d tasks on %d nodes, balance factor %d: %s", total, len(in.Nodes), out.BalanceFactor, c.nothing(len(takers), name))
 		return out
 	}
-	out.Why = fmt.Sprintf("%d tasks on %d nodes, balance factor %d: %d nodes are %s, %d tasks that converged last move",
+	out.Why = fmt.Sprintf("%d tasks on %d nodes, balance factor %d: %d nodes are %s; moving the %d tasks that converged last",
 		total, len(in.Nodes), out.BalanceFactor, len(takers), name, len(out.Moves))
 	return out
 }

@@ -116,8 +116,8 @@ func TestDecide_why(t *testing.T) {
 		want string
 	}{
 		{input(node("a", task("x", -1))), "x on a has not been marked as migrated yet: Algorithm 2 continues"},
-		{input(node("a"), node("b", task("x", 1), task("y", 2))), "2 tasks on 2 nodes, balance factor 1: 1 nodes are idle, 1 tasks that converged last move"},
-		{input(full("a", 1), full("b", 7)), "8 tasks on 2 nodes, balance factor 4: 1 nodes are short of tasks, 1 tasks that converged last move"},
+		{input(node("a"), node("b", task("x", 1), task("y", 2))), "2 tasks on 2 nodes, balance factor 1: 1 nodes are idle; moving the 1 tasks that converged last"},
+		{input(full("a", 1), full("b", 7)), "8 tasks on 2 nodes, balance factor 4: 1 nodes are short of tasks; moving the 1 tasks that converged last"},
 		{input(full("a", 1), full("b", 1)), "2 tasks on 2 nodes, balance factor 1: no node is idle or short of tasks"},
 		{input(node("a"), full("b", 1)), "1 tasks on 2 nodes, balance factor 0: 1 nodes are idle, but no other has a task to spare that has not been moved for balance before"},
 	} {
@@ -183,7 +183,7 @@ func TestDecide_properties(t *testing.T) {
 		for id, n := range count {
 			switch {
 			case n < had[id]:
-				must.GreaterEq(t, max(1, out.BalanceFactor), n, must.Sprint("nobody is drained"))
+				must.GreaterEq(t, max(1, out.BalanceFactor), n, must.Sprint("no node is drained"))
 			case n > had[id]:
 				must.Eq(t, had[id]+1, n, must.Sprint("one for each"))
 				must.Less(t, max(1, out.BalanceFactor), had[id])

@@ -127,5 +127,5 @@ func Pays(t Task, to Node, costS float64) (why string) {
 	if costS+takes < *t.InS {
 		return ""
 	}
-	return fmt.Sprintf("it would finish in %.0f s where it is, but in %.0f s there, %.0f s of that for the move", *t.InS, costS+takes, costS)
+	return fmt.Sprintf("it would finish in %.0f s on its node, but in %.0f s on the target, including %.0f s for the move", *t.InS, costS+takes, costS)
 }

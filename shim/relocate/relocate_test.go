@@ -106,8 +106,8 @@ func TestPays(t *testing.T) {
 		want               string
 	}{
 		"it gets more there":        {100, 100, 0, Node{PoolCores: 4, Unknown: 1}, ""},
-		"it ends soon":              {5, 6, 0, Node{PoolCores: 4}, "it would finish in 6 s where it is, but in 6 s there, 5 s of that for the move"},
-		"it cannot use what it had": {100, 100, 1, Node{PoolCores: 4}, "it would finish in 100 s where it is, but in 105 s there"},
+		"it ends soon":              {5, 6, 0, Node{PoolCores: 4}, "it would finish in 6 s on its node, but in 6 s on the target, including 5 s for the move"},
+		"it cannot use what it had": {100, 100, 1, Node{PoolCores: 4}, "it would finish in 100 s on its node, but in 105 s on the target"},
 		"others are there":          {100, 100, 0, Node{PoolCores: 4, Known: 2, Unknown: 1}, "in 105 s there"},
 		"others end soon":           {100, 100, 0, Node{PoolCores: 4, LeftCPUS: 12, Known: 3}, ""},
 		"no pool is known":          {100, 1, 0, Node{}, ""},
@@ -119,5 +119,5 @@ func TestPays(t *testing.T) {
 			must.StrContains(t, why, tc.want, must.Sprint(name))
 		}
 	}
-	must.Eq(t, "", Pays(Task{LeftCPUS: 100}, Node{PoolCores: 1}, 5), must.Sprint("nobody knows when it ends"))
+	must.Eq(t, "", Pays(Task{LeftCPUS: 100}, Node{PoolCores: 1}, 5), must.Sprint("its end is unknown"))
 }

@@ -117,8 +117,8 @@ func lacks(namespace string, granted []string, needed [][]string) (missing []str
 	return missing
 }
 
-// capabilities returns the capabilities granted in a namespace: as in Nomad, the closest pattern
-// takes precedence, over all policies.
+// capabilities returns the capabilities that all policies together grant in a namespace. As in
+// Nomad, the closest pattern takes precedence.
 func capabilities(policies []Policy, namespace string) (granted []string) {
 	for _, n := range closest(policies, namespace) {
 		granted = append(granted, n.Capabilities...)

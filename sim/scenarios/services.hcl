@@ -1,4 +1,4 @@
-# Ten services with response times to keep (DQoES), beside five jobs.
+# Ten services with response times to keep (DQoES), with five jobs.
 node "node" { cores = 8 }
 
 workload "generated" { jobs = 5 }

@@ -75,7 +75,7 @@ type Spec struct {
 	PoolCores float64 // of all nodes
 }
 
-// most bounds a traced job's work relative to the median: traces have jobs of 100 days beside
+// most bounds a traced job's work relative to the median: traces have jobs of 100 days next to
 // those of a minute, which a node would see nothing else of.
 const most = 20
 

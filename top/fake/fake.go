@@ -91,7 +91,7 @@ func (c *Cluster) Task(node, namespace, job string, change func(*status.Status))
 			Finish: now.Add(10*time.Minute + 30*time.Second), FairFinish: now.Add(14*time.Minute + 30*time.Second),
 		},
 		Move: status.Move{Step: u}, Resources: status.Resources{MemoryMiB: 911, MemoryGrowth: u, BlockMiBs: u, BlockGrowth: u, NetworkMiBs: u, NetworkGrowth: u},
-		Use: 0.45, CPUSeconds: 812, Throttled: u, Rule: "fsp.preferred", Why: "it can end first, and nobody ends late by that",
+		Use: 0.45, CPUSeconds: 812, Throttled: u, Rule: "fsp.preferred", Why: "it can end first without making another task late",
 		Limit: status.Limit{Fraction: 0.5}, Updated: now,
 		Node: status.Node{
 			PoolCores: 4, Tasks: 2, Use: 0.9, Counts: map[string]int{"NL": 1, "CL": 1}, Classes: map[string]int{}, GrowthSum: map[string]status.Number{},

@@ -58,7 +58,7 @@ func OfNode(ctx context.Context, client *api.Client, node string) ([]byte, error
 		return a.ClientStatus != api.AllocClientStatusRunning || !usesEbbtide(a, n.Drivers)
 	})
 	if len(asked) == 0 {
-		return nil, fmt.Errorf("no task runs under Ebbtide on node %s, in the namespaces whose jobs the token can read", n.Name)
+		return nil, fmt.Errorf("no Ebbtide task runs on node %s in any namespace whose jobs the token can read", n.Name)
 	}
 	// It is in the first of them.
 	slices.SortFunc(asked, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })

@@ -87,7 +87,7 @@ export class Stream {
     this.#abort = null;
   }
 
-  /** Starts anew, with another token. */
+  /** Restarts with another token. */
   restart() {
     this.#refused = false;
     this.stop();

@@ -24,7 +24,7 @@ import (
 )
 
 // Oldest is the oldest version of NVIDIA's driver that can park processes. 570 has the functions,
-// but they fail on what later ones can do (NVIDIA/cuda-checkpoint#34).
+// but they fail in cases where later versions succeed (NVIDIA/cuda-checkpoint#34).
 const Oldest = "575.57"
 
 // Argument is the first argument of the helper program, libcuda.Helper; the second is the

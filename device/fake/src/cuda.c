@@ -950,7 +950,7 @@ API CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	p->state = CU_PROCESS_STATE_LOCKED;
 	while (p->busy > 0 || fake_fails("lock")) {
-		if (now_us() > until) { // the process goes on running
+		if (now_us() > until) { // the process continues to run
 			p->state = CU_PROCESS_STATE_RUNNING;
 			return CUDA_ERROR_NOT_READY;
 		}
@@ -1006,7 +1006,7 @@ API CUresult cuCheckpointProcessUnlock(int pid, void *args)
 	return CUDA_SUCCESS;
 }
 
-// The function that a name means to a program, by the version of CUDA that it was built for.
+// Resolves a name for a program, by the CUDA version that it was built for.
 
 struct version { const char *name; int since; int ptsz; void *f; };
 static CUresult proc(const char *name, void **pfn, int version, uint64_t flags, int *status);

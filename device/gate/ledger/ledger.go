@@ -213,7 +213,7 @@ func (l *Ledger) Release(p ProcessID, id CardID, bytes uint64) error {
 	}
 	e := k.processes[p]
 	if bytes > e.Committed+e.Unverified+e.Parked {
-		return fmt.Errorf("%w: process %d releases %d bytes of %d", ErrAmount, p.PID, bytes, e.Committed+e.Unverified+e.Parked)
+		return fmt.Errorf("%w: process %d releases %d bytes but holds %d", ErrAmount, p.PID, bytes, e.Committed+e.Unverified+e.Parked)
 	}
 	for _, part := range []*uint64{&e.Unverified, &e.Committed, &e.Parked} {
 		n := min(bytes, *part)

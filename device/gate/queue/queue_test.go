@@ -440,9 +440,9 @@ func TestBreakDeadlock(t *testing.T) {
 			[]Candidate{someone("a", 50, 3, 50, 20), someone("large", 50, 2, 40, 20), someone("small", 50, 1, 10, 10)},
 			[]ledger.ContainerID{"large"},
 		},
-		"a pinned one stays":                              {[]Candidate{pinned, someone("a", 50, 2, 40, 20), someone("b", 50, 1, 30, 10)}, []ledger.ContainerID{"b"}},
-		"one that wants more than is left beside it goes": {[]Candidate{pinned, someone("a", 50, 2, 70, 20)}, []ledger.ContainerID{"a"}},
-		"one that holds nothing makes no room":            {[]Candidate{someone("a", 50, 2, 100, 0), someone("new", 50, 1, 0, 10)}, nil},
+		"a pinned one stays":                             {[]Candidate{pinned, someone("a", 50, 2, 40, 20), someone("b", 50, 1, 30, 10)}, []ledger.ContainerID{"b"}},
+		"one that wants more than the others leave goes": {[]Candidate{pinned, someone("a", 50, 2, 70, 20)}, []ledger.ContainerID{"a"}},
+		"one that holds nothing makes no room":           {[]Candidate{someone("a", 50, 2, 100, 0), someone("new", 50, 1, 0, 10)}, nil},
 	} {
 		var got []ledger.ContainerID
 		for _, c := range BreakDeadlock(100, tc.of) {

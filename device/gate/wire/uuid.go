@@ -19,7 +19,7 @@ func ParseUUID(s string) (UUID, error) {
 	plain := strings.ReplaceAll(strings.TrimPrefix(s, "GPU-"), "-", "")
 	// The round trip rejects misplaced dashes.
 	if b, err := hex.DecodeString(plain); err != nil || copy(u[:], b) != len(u) || u.String() != s {
-		return UUID{}, fmt.Errorf("UUID of a GPU: must be like GPU-01234567-89ab-cdef-0123-456789abcdef, got %q", s)
+		return UUID{}, fmt.Errorf("GPU UUID: must have the form GPU-01234567-89ab-cdef-0123-456789abcdef, got %q", s)
 	}
 	return u, nil
 }

@@ -307,7 +307,7 @@ static bool introduce(int fd)
 {
 	struct message m = { .type = T_HELLO, .arg = VERSION, .id = (uint64_t)getpid() };
 	if (!exchange(fd, &m) || m.type != T_WELCOME) {
-		LOG(1, "the gate does not take this library (reason %llu)", (unsigned long long)m.arg);
+		LOG(1, "the gate rejected the connection (reason %llu)", (unsigned long long)m.arg);
 		return false;
 	}
 	for (int i = 0; i < eb_world.devices; i++) {
@@ -389,7 +389,7 @@ static void gone(int fd)
 	pthread_mutex_unlock(&eb_gate.send);
 	close(fd);
 	eb_gate.listener->gone();
-	LOG(1, "the gate is gone; on with what it has granted");
+	LOG(1, "lost the gate; continuing with the memory already granted");
 }
 
 // Waits for the next message and reads it, unless another thread does. False: the connection is

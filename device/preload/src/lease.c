@@ -47,7 +47,7 @@ int eb_lease_ask(struct reservation *r, int64_t bytes, uint16_t flags, uint64_t 
 	if (eb_gate_call(&m, wait_ms, &r->generation) != 0)
 		return -1;
 	if (m.type != T_GRANT || (int64_t)m.bytes < bytes) {
-		LOG(3, "%lld bytes refused: %llu", (long long)bytes, (unsigned long long)m.arg);
+		LOG(3, "request for %lld bytes denied (reason %llu)", (long long)bytes, (unsigned long long)m.arg);
 		return m.type == T_REFUSED ? (int)m.arg : -1;
 	}
 	r->granted = (int64_t)m.bytes;

@@ -126,7 +126,7 @@ func (in Input) Validate() error {
 }
 
 // Example returns the paper's two LAMMPS jobs on a card of 12 GiB just before their late peaks,
-// beside a job without a profile and a paused one.
+// with a job without a profile and a paused one.
 func Example() Input {
 	mib := func(n int) *int { return &n }
 	seconds := func(s float64) *float64 { return &s }

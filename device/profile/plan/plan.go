@@ -64,7 +64,7 @@ type Decision struct {
 // within a step by priority, then arrival, then ID:
 //
 //  1. the first running job. It is never paused, so one always runs: if its own rise does not fit
-//     beside what others hold, no pause helps it;
+//     in addition to what others hold, no pause helps it;
 //  2. running jobs that cannot be paused or were resumed less than Params.RestS ago, and jobs that
 //     were paused for Params.MaxPauseS, which are resumed;
 //  3. other running jobs. One whose rise no longer fits is paused, no more than necessary, because
@@ -122,7 +122,7 @@ func (c *card) allow(i int, rule, why string) {
 
 func (c *card) record(i int, rule string, left int, why string) {
 	j := c.in.Jobs[i]
-	will := "what it will hold is unknown"
+	will := "its future usage is unknown"
 	if j.AheadMiB != nil {
 		will = fmt.Sprintf("expected to hold up to %d MiB, %d more", j.HeldMiB+j.rise(), j.rise())
 	}

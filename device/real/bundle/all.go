@@ -45,8 +45,8 @@ type runner struct {
 	log    *os.File
 }
 
-// all runs the tests and writes the report after each, so that a crash loses nothing. The error
-// is that there is no report.
+// all runs the tests and writes the report after each, so that a crash loses nothing. It
+// returns an error only if there is no report.
 func all(ctx context.Context, o options, out io.Writer) (status int, err error) {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return broken, fmt.Errorf("making the folder of the report: %w", err)
@@ -62,7 +62,7 @@ func all(ctx context.Context, o options, out io.Writer) (status int, err error) 
 	}
 	defer log.Close()
 	r := &runner{options: o, begun: time.Now(), lines: filepath.Join(tmp, "lines"), log: log}
-	r.report = report.Report{Format: report.Format, Begun: r.begun, Ebbtide: version.String(), Fake: o.fake, Verdict: report.Skipped, Reason: "it has not ended", Tests: []report.Test{}, Figures: []report.Figure{}}
+	r.report = report.Report{Format: report.Format, Begun: r.begun, Ebbtide: version.String(), Fake: o.fake, Verdict: report.Skipped, Reason: "the run has not finished", Tests: []report.Test{}, Figures: []report.Figure{}}
 	if r.report.Machine, err = machine(o.dir); err != nil {
 		return broken, err
 	}

@@ -57,7 +57,7 @@ func writeErrors(out io.Writer, first string, rows []*errorRow) {
 }
 
 // trainer is a kind of job. The cost of its steps varies by 10 % from one to the next
-// and by some 10 % slowly, as on a shared machine.
+// and by about 10 % slowly, as on a shared machine.
 type trainer struct {
 	name         string
 	validate     float64 // CPU time at the end of an epoch, as a part of the epoch's

@@ -70,7 +70,7 @@ func TestDecide(t *testing.T) {
 	must.InDelta(t, 0.2*0.065/0.05/0.95, float64(out.Tasks[0].Bound()), 1e-9)
 	must.True(t, out.Tasks[4].Stop)
 	must.Eq(t, policy.Acceptable, out.Tasks[3].State)
-	must.InDelta(t, float64(out.Tasks[5].Bound()), float64(out.Tasks[4].Bound()), 1e-9, must.Sprint("who stops has its fair share"))
+	must.InDelta(t, float64(out.Tasks[5].Bound()), float64(out.Tasks[4].Bound()), 1e-9, must.Sprint("a task that stops has its fair share"))
 
 	again, err := json.Marshal(decided(t, s, DefaultParams()))
 	must.NoError(t, err)
@@ -79,7 +79,7 @@ func TestDecide(t *testing.T) {
 	must.Eq(t, string(first), string(again))
 }
 
-// A lone service has no limit, even beside ghosts of training tasks; neither do
+// A lone service has no limit, even next to ghosts of training tasks; nor do
 // training tasks without progress data.
 func TestDecide_noLimit(t *testing.T) {
 	s := policy.Snapshot{NowS: 1, PoolCores: 2, IntervalS: 20}
@@ -147,7 +147,7 @@ func TestDecide_properties(t *testing.T) {
 			if twins > 0 {
 				least *= running / twins
 			}
-			must.GreaterEq(t, math.Floor(least*(1-1e-9)), float64(l.Shares), must.Sprint("nobody starves"))
+			must.GreaterEq(t, math.Floor(least*(1-1e-9)), float64(l.Shares), must.Sprint("no task starves"))
 		}
 	})
 }

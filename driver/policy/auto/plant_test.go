@@ -390,8 +390,8 @@ func TestPlant_unreachable(t *testing.T) {
 }
 
 // A day on a node: services with changing load, training jobs with targets that come
-// and go, one without reports, one with a single thread, noise everywhere, some hundred
-// intervals.
+// and go, one without reports, one with a single thread, noise everywhere, about a
+// hundred intervals.
 func TestPlant_day(t *testing.T) {
 	modes(t, func(t *testing.T, quota bool) {
 		rnd := rand.New(rand.NewPCG(1, 2))

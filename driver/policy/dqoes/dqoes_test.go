@@ -310,7 +310,7 @@ func TestDecide_listener(t *testing.T) {
 		{"below the initial one", nil, State{0, 0, 2, 0}, 10, State{20, -10, 1, 0}, 10},
 		{"unmeasured: perhaps still satisfied", []policy.Task{good, bad, unmeasured("d", 0, 1)}, State{20.1, -10.1, 1, 2}, 40, State{20, -10, 0, 0}, 40},
 		{"unmeasured: fewer all the same", []policy.Task{good, bad, unmeasured("d", 0, 1)}, State{20.1, -10.1, 2, 2}, 40, State{20, -10, 0, 0}, 20},
-		{"nobody left", []policy.Task{}, State{20, -10, 1, 2}, 40, State{}, 20},
+		{"no tasks left", []policy.Task{}, State{20, -10, 1, 2}, 40, State{}, 20},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			in := of(good, bad, satisfied)

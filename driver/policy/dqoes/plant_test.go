@@ -123,7 +123,7 @@ func TestPlant_varied(t *testing.T) {
 
 			cpu := p.share(p.limits)
 			for i := range cpu {
-				must.LessEq(t, cpu[7]*(1+1e-9), cpu[i], must.Sprint("nobody gets more than the one with 5 s"))
+				must.LessEq(t, cpu[7]*(1+1e-9), cpu[i], must.Sprint("no task gets more than the one with 5 s"))
 			}
 		})
 	}

@@ -39,7 +39,7 @@ func Options() []policy.Option {
 		{Name: "dqoes_beta", Kind: policy.KindNumber, Default: `0.1`, Param: "beta", Allowed: "> 0, ≤ 1",
 			Doc: "DQoES with `dqoes_step = \"published\"`: fraction of the reclaimable CPU moved per interval."},
 		{Name: "dqoes_step", Kind: policy.KindString, Default: `"proportional"`, Param: "step", Allowed: "`proportional`, `published`",
-			Doc: "DQoES: a limit moves half of the way to what the response time requires, at most to half or double; `published`: by `dqoes_beta`."},
+			Doc: "DQoES: a limit moves halfway to what the response time requires, by at most a factor of 2; `published`: by `dqoes_beta`."},
 		{Name: "dqoes_headroom", Kind: policy.KindBool, Default: `true`, Param: "headroom", Allowed: "`true`, `false`",
 			Doc: "DQoES with `dqoes_step = \"published\"`: idle CPU is reclaimable, too."},
 	}

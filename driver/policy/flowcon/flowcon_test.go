@@ -121,7 +121,7 @@ func TestDecide_limits(t *testing.T) {
 			[]float64{0.3, 0.2, 0.5},
 			[]string{RuleNL, RuleNL, RuleNL},
 		}, {
-			"NL beside a far faster one: not below the floor",
+			"NL with a far faster one: not below the floor",
 			fixed(0.1, task("a", policy.NL, 1000, 1), task("b", policy.NL, 1, 1)),
 			[]float64{1000.0 / 1001, floor2},
 			[]string{RuleNL, RuleNL},

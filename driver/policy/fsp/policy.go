@@ -32,7 +32,7 @@ func Policy() policy.Policy {
 func Options() []policy.Option {
 	return []policy.Option{
 		{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer", Allowed: "`balanced`, `completion`, `quality`",
-			Doc: "Training tasks served first, while that makes no task late: soonest to end (`completion`: lowest mean), soonest to a good model (`quality`), or soonest to either."},
+			Doc: "Training tasks served first, as long as no task becomes late: those that finish soonest (`completion`: lowest mean), reach a good model soonest (`quality`), or either."},
 		{Name: "fsp_scaling", Kind: policy.KindNumber, Default: `0.5`, Param: "scaling", Allowed: "> 0, ≤ 1",
 			Doc: "Exponent p: on k cores a training task is assumed to be k^p times as fast as on one. 1: tasks run one after the other on all the CPU they can use; less: each task in front has a whole core first."},
 		{Name: "fsp_floor", Kind: policy.KindNumber, Default: `0.1`, Param: "floor", Allowed: "> 0, ≤ 1",

@@ -79,7 +79,7 @@ func TestDecide_properties(t *testing.T) {
 				free++
 				continue
 			}
-			must.NotEq(t, policy.InTraining, d.State, must.Sprint("only who has reached something is limited"))
+			must.NotEq(t, policy.InTraining, d.State, must.Sprint("only a task that has reached a target is limited"))
 			must.Between(t, fair[i]/2, *d.Limit, 1)
 			must.Less(t, 1, *d.Limit)
 		}

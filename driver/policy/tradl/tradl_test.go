@@ -94,7 +94,7 @@ func TestDecide(t *testing.T) {
 				{State: acceptable, Rule: RuleAllAcceptable},
 			},
 		}, {
-			"who has reached the objective leaves: nobody to make room for",
+			"a task that has reached the objective leaves: no task to make room for",
 			of(task("a", 0.3, 0.5, 0.25), task("b", 0.2, 0.5, 1.0/3)),
 			[]shown{
 				{State: acceptable, Rule: RuleAllAcceptable},

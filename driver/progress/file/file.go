@@ -112,12 +112,12 @@ func Open(root *taskfs.Dir, name, format string, cfg progress.Config) (*File, er
 		}
 	}
 	if cfg.Pattern != "" {
-		bad("pattern", cfg.Pattern, "is for lines of a log: a field or a column of a file is chosen with metric")
+		bad("pattern", cfg.Pattern, "applies only to log lines: a field or a column of a file is chosen with metric")
 	}
 	switch cfg.Preset {
 	case "", progress.PresetAuto, progress.PresetJSONL:
 	default:
-		bad("preset", cfg.Preset, "is for lines of a log: leave it out, and set format if need be")
+		bad("preset", cfg.Preset, "applies only to log lines: remove it, and set format if need be")
 	}
 	// The caller has used the rest of cfg to find the file.
 	cfg = progress.Config{Preset: progress.PresetJSONL, Metric: cfg.Metric, Goal: cfg.Goal}

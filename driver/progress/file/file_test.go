@@ -139,8 +139,8 @@ func TestOpen(t *testing.T) {
 		{"a.txt", "", progress.Config{}, []string{"progress.format: must be one of jsonl, csv where the file's name does not end in"}},
 		{"a.csv", "tsv", progress.Config{}, []string{`progress.format: must be one of jsonl, csv, or empty to tell it from the file's name, got "tsv"`}},
 		{"../a", "xml", progress.Config{Preset: "keras", Pattern: strings.Repeat("(", 300), Goal: "up", Metric: " x"}, []string{
-			"progress.file: must be a path within the directory", "progress.format: ", "progress.pattern: is for lines of a log",
-			"progress.preset: is for lines of a log", "progress.goal: must be", "progress.metric: must not begin", "…"}},
+			"progress.file: must be a relative path that stays within the directory", "progress.format: ", "progress.pattern: applies only to log lines",
+			"progress.preset: applies only to log lines", "progress.goal: must be", "progress.metric: must not begin", "…"}},
 		{"", "", progress.Config{}, []string{"progress.file: must name a file"}},
 	} {
 		f, err := Open(root, c.path, c.format, c.cfg)

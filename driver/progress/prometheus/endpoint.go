@@ -147,12 +147,12 @@ func newEndpoint(address string, cfg progress.Config, opts Options) (*Endpoint, 
 	}
 	u, name := parseURL(address, opts.Reach, bad)
 	if cfg.Pattern != "" {
-		bad("pattern", cfg.Pattern, "is for lines of a log: a metric of an endpoint is chosen with metric")
+		bad("pattern", cfg.Pattern, "applies only to log lines: a metric of an endpoint is chosen with metric")
 	}
 	switch cfg.Preset {
 	case "", progress.PresetAuto:
 	default:
-		bad("preset", cfg.Preset, "is for lines of a log: leave it out")
+		bad("preset", cfg.Preset, "applies only to log lines: remove it")
 	}
 	// The caller has used the rest of cfg to find the endpoint.
 	cfg = progress.Config{Metric: cfg.Metric, Goal: cfg.Goal}

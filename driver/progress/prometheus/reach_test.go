@@ -133,7 +133,7 @@ func (n netns) link(t *testing.T, to netns, port, address string) {
 	to.ip(t, "link set eth0 up")
 }
 
-// TestReach scrapes a task beside an agent, a neighbour and another machine. It runs in
+// TestReach scrapes a task next to an agent, a neighbour and another machine. It runs in
 // a process with its own network namespace, which acts as the host's.
 func TestReach(t *testing.T) {
 	const child = "EBBTIDE_TEST_REACH"

@@ -81,9 +81,9 @@ func TestOpen(t *testing.T) {
 		"":                        "must name a file",
 		".":                       "must name a file",
 		"a/..":                    "must name a file",
-		"/etc/passwd":             "must be a path within the directory",
-		"../x":                    "must be a path within the directory",
-		"a/../../x":               "must be a path within the directory",
+		"/etc/passwd":             "must be a relative path that stays within the directory",
+		"../x":                    "must be a relative path that stays within the directory",
+		"a/../../x":               "must be a relative path that stays within the directory",
 		"a\x00b":                  "NUL",
 		strings.Repeat("x", 5000): "4096",
 	} {

@@ -99,12 +99,12 @@ func Open(root *taskfs.Dir, dir string, cfg progress.Config) (*Dir, error) {
 		bad("tensorboard", dir, err.Error())
 	}
 	if cfg.Pattern != "" {
-		bad("pattern", cfg.Pattern, "is for lines of a log: a scalar is chosen by its tag, with metric")
+		bad("pattern", cfg.Pattern, "applies only to log lines: a scalar is chosen by its tag, with metric")
 	}
 	switch cfg.Preset {
 	case "", progress.PresetAuto, progress.PresetJSONL:
 	default:
-		bad("preset", cfg.Preset, "is for lines of a log: leave it out")
+		bad("preset", cfg.Preset, "applies only to log lines: remove it")
 	}
 	// The rest of cfg only locates the directory.
 	cfg = progress.Config{Preset: progress.PresetJSONL, Metric: cfg.Metric, Goal: cfg.Goal}

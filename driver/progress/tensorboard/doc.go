@@ -10,7 +10,7 @@
 //
 // A run is a directory with event files. If its last element begins or ends with a word such as
 // train, validation or eval (train, eval_heldout, Loss_validation), the run is its parent: Keras,
-// estimators and PyTorch's add_scalars split a training this way. One run is read, initially the
+// estimators and PyTorch's add_scalars split a training run this way. One run is read, initially the
 // one changed last. Another one takes over
 //
 //   - when a new file with a metric appears in it, after a restart; or

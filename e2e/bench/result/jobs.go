@@ -77,7 +77,7 @@ func (e Experiment) Disturbed() []string {
 			used += j.CPUS
 		}
 		if used > 0 && r.Other > Calm*used {
-			lines = append(lines, fmt.Sprintf("%s, %s, seed %d: something else used %.0f CPU-seconds beside the jobs' %.0f; the machine was not theirs.",
+			lines = append(lines, fmt.Sprintf("%s, %s, seed %d: something else used %.0f CPU-seconds in addition to the jobs' %.0f; the machine was not theirs alone.",
 				r.Case, r.Variant, r.Seed, r.Other, used))
 		}
 	}

@@ -124,7 +124,7 @@ func MixTables(e Experiment, mode string) []Table {
 		return nil
 	}
 	t := Table{Header: []string{"policy", "service", "target met before", "after the join", "from the 6th window on", "response : target"}}
-	u := Table{Header: []string{"policy", "trainings together", "each", "without progress", "idle while somebody is limited", "worst window", "windows with limits"}}
+	u := Table{Header: []string{"policy", "training jobs together", "each", "without progress", "idle while a task is limited", "worst window", "windows with limits"}}
 	seeds := 0
 	for _, v := range names {
 		var runs []Mixed

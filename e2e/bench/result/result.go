@@ -94,11 +94,11 @@ type Calibration struct {
 	// Work of a service's batch, and its duration alone, in seconds.
 	Work  float64 `json:"work,omitempty"`
 	Alone float64 `json:"alone_s,omitempty"`
-	// Lengths are those of TRADL's trainings.
+	// Lengths are those of TRADL's training jobs.
 	Lengths []Length `json:"lengths,omitempty"`
 }
 
-// Length is a training's number of steps within its CPU time, and the values it reaches.
+// Length is a training job's number of steps within its CPU time, and the values it reaches.
 type Length struct {
 	Model      string  `json:"model"`
 	Seed       uint64  `json:"seed"`
@@ -166,7 +166,7 @@ type Task struct {
 	Name       string `json:"name"`
 	Kind       string `json:"kind"`
 	About      string `json:"about,omitempty"`
-	Steps      int    `json:"steps,omitempty"` // of a training
+	Steps      int    `json:"steps,omitempty"` // of a training task
 	Acceptable Number `json:"acceptable"`      // of its metric
 	Objective  Number `json:"objective"`       // of its metric, or a service's seconds
 

@@ -34,7 +34,7 @@ func Target(curve mix.Curve, part float64) (value, at float64) {
 func (t Task) toAcceptable() float64 { return float64(t.AcceptableAt - t.Submitted) }
 func (t Task) toObjective() float64  { return float64(t.ObjectiveAt - t.Submitted) }
 
-// Makespan returns when all trainings have reached their objectives.
+// Makespan returns when all training jobs have reached their objectives.
 func (r Run) Makespan() float64 {
 	end := math.NaN()
 	for _, t := range r.Tasks {

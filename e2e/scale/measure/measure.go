@@ -201,7 +201,7 @@ func marked(state *cluster.State, seed uint64) map[cluster.JobKey]memory.Job {
 	return jobs
 }
 
-// place decides on random trainings.
+// place decides on random allocations of training jobs.
 func place(r *Report, o Options, preview shim.Preview, state *cluster.State, nodes map[string]shim.Summary) {
 	random := rand.New(rand.NewPCG(o.Seed, 2))
 	var trainings []*cluster.Alloc

@@ -19,7 +19,7 @@ import (
 type Options struct {
 	Nodes     int
 	PerNode   int     // allocations per node
-	Trainings float64 // fraction of allocations that are trainings
+	Trainings float64 // fraction of allocations that are training jobs'
 	Seed      uint64
 	// Heartbeat is the stream's interval; 0 means Nomad's.
 	Heartbeat time.Duration
@@ -34,7 +34,7 @@ func (o Options) Validate() error {
 		errs = append(errs, fmt.Errorf("allocations per node: must be ≥ 1, got %d", o.PerNode))
 	}
 	if !(o.Trainings >= 0 && o.Trainings <= 1) {
-		errs = append(errs, fmt.Errorf("part of trainings: must be from 0 to 1, got %v", o.Trainings))
+		errs = append(errs, fmt.Errorf("fraction of training jobs: must be from 0 to 1, got %v", o.Trainings))
 	}
 	return errors.Join(errs...)
 }
@@ -93,7 +93,7 @@ type alloc struct {
 	id       string
 	training bool
 	job      string
-	category string // of a training: NL, WL, CL
+	category string // of a training task: NL, WL, CL
 	growth   float64
 	mhz, mb  int64
 }
@@ -250,7 +250,7 @@ func (o Options) node(i int, index uint64, httpAddr string) node {
 	return n
 }
 
-// taskStates returns a start event, and a training's driver events.
+// taskStates returns a start event, and a training task's driver events.
 func (a alloc) taskStates(extra int) map[string]*api.TaskState {
 	s := &api.TaskState{State: "running", StartedAt: begun.Add(time.Second)}
 	event := func(kind, says string, details map[string]string) {
@@ -359,7 +359,7 @@ func jobStub(namespace, id string, index uint64) api.JobListStub {
 	return s
 }
 
-// status returns the driver's status for a training, with its node.
+// status returns the driver's status for a training task, with its node.
 func (o Options) status(a alloc, now time.Time) status.Status {
 	u := status.Unknown()
 	s := status.Status{

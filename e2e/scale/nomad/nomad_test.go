@@ -225,7 +225,7 @@ func TestServer_heartbeat(t *testing.T) {
 	must.Eq(t, 2, s.Requests().Known["GET stream"])
 }
 
-// Only trainings have a status.
+// Only training tasks have a status.
 func TestServer_status(t *testing.T) {
 	s, client := start(t, small)
 	a := small.alloc(s.trainings[0])
@@ -351,9 +351,9 @@ func TestVariables_leader(t *testing.T) {
 
 func TestOptions_Validate(t *testing.T) {
 	for want, o := range map[string]Options{
-		"nodes":                {PerNode: 1},
-		"allocations per node": {Nodes: 1},
-		"part of trainings":    {Nodes: 1, PerNode: 1, Trainings: 1.5},
+		"nodes":                     {PerNode: 1},
+		"allocations per node":      {Nodes: 1},
+		"fraction of training jobs": {Nodes: 1, PerNode: 1, Trainings: 1.5},
 	} {
 		must.ErrorContains(t, o.Validate(), want)
 	}

@@ -317,7 +317,7 @@ func (s *Server) allocation(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, full)
 }
 
-// Only trainings have a status.
+// Only training tasks have a status.
 var statusFile = private.StatusName(task)
 
 func (s *Server) directory(w http.ResponseWriter, r *http.Request) {

@@ -391,7 +391,7 @@ func (s *session) loadBest() int {
 			err = fmt.Errorf("-metric: it was kept for its %s, this run keeps %s", c.Metric, s.kept.metric)
 		}
 		if err != nil {
-			s.complain(fmt.Errorf("cannot go on with -save-best %s: %w", s.best, err))
+			s.complain(fmt.Errorf("cannot continue with -save-best %s: %w", s.best, err))
 			return exitUsage
 		}
 		s.kept.state, s.kept.value = &c.State, c.Value

@@ -106,7 +106,7 @@ func TestSaveBestWhenStopped(t *testing.T) {
 	must.NoError(t, train.Save(best, second))
 	code, _, err = runWith(t, 0, nil, append(args, "-steps", "40")...)
 	must.Eq(t, exitUsage, code)
-	must.StrContains(t, err, "cannot go on with -save-best "+best)
+	must.StrContains(t, err, "cannot continue with -save-best "+best)
 	must.NoError(t, os.WriteFile(best, []byte("something else"), 0o600))
 	code, _, err = runWith(t, 0, nil, append(args, "-steps", "40")...)
 	must.Eq(t, exitFailed, code)

@@ -188,11 +188,11 @@ func TestGrace(t *testing.T) {
 func TestLoadFails(t *testing.T) {
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	must.NoError(t, err)
-	nobody := "http://" + closed.Addr().String()
+	silent := "http://" + closed.Addr().String()
 	must.NoError(t, closed.Close())
-	l := startLoad(t, "-target", nobody, "-wait", "50ms")
+	l := startLoad(t, "-target", silent, "-wait", "50ms")
 	must.Eq(t, exitFailed, <-l.code)
-	must.StrContains(t, l.err.String(), "trainer load: the target is not up: "+nobody)
+	must.StrContains(t, l.err.String(), "trainer load: the target is not up: "+silent)
 
 	s := startServe(t, append(tinyServe, "-silent")...)
 	must.Eq(t, 0, s.end(syscall.SIGTERM))
