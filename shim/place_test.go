@@ -136,7 +136,7 @@ func TestFind(t *testing.T) {
 	off.Placement.Enabled = false
 	must.Eq(t, "placement is disabled", find(off, job(func(*cluster.Job) {})))
 	must.StrContains(t, find(c, job(func(j *cluster.Job) { j.Groups["more"] = cluster.Group{} })), "it has 2 groups")
-	must.StrContains(t, find(c, job(func(j *cluster.Job) { j.Groups["train"] = cluster.Group{Count: 3} })), "group train has a count of 3")
+	must.StrContains(t, find(c, job(func(j *cluster.Job) { j.Groups["train"] = cluster.Group{Count: 3} })), "group train has count 3")
 
 	_, _, err := s.chooseNode(c, job(func(*cluster.Job) {}), nil)
 	must.ErrorContains(t, err, "there is no summary of any node")

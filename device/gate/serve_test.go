@@ -149,7 +149,7 @@ func TestListen(t *testing.T) {
 	must.NoError(t, err, must.Sprint("a socket of a gate that was killed"))
 	must.NoError(t, l.Close())
 	_, err = Listen(long + "x")
-	must.ErrorContains(t, err, "at most 107 bytes, this one 108")
+	must.ErrorContains(t, err, "limited to 107 bytes, got 108")
 	file := filepath.Join(dir, "file")
 	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err = Listen(file)

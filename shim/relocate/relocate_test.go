@@ -108,7 +108,7 @@ func TestPays(t *testing.T) {
 		"it gets more there":        {100, 100, 0, Node{PoolCores: 4, Unknown: 1}, ""},
 		"it ends soon":              {5, 6, 0, Node{PoolCores: 4}, "it would finish in 6 s on its node, but in 6 s on the target, including 5 s for the move"},
 		"it cannot use what it had": {100, 100, 1, Node{PoolCores: 4}, "it would finish in 100 s on its node, but in 105 s on the target"},
-		"others are there":          {100, 100, 0, Node{PoolCores: 4, Known: 2, Unknown: 1}, "in 105 s there"},
+		"others are there":          {100, 100, 0, Node{PoolCores: 4, Known: 2, Unknown: 1}, "in 105 s on the target"},
 		"others end soon":           {100, 100, 0, Node{PoolCores: 4, LeftCPUS: 12, Known: 3}, ""},
 		"no pool is known":          {100, 1, 0, Node{}, ""},
 	} {

@@ -83,7 +83,7 @@ func TestUUID(t *testing.T) {
 	must.Eq(t, u, Message{ID: id, Arg: arg}.UUID())
 	for _, bad := range []string{"", "GPU-", s[:39], s + "0", s[4:], "MIG-" + s[4:], "GPU-0102030405060708090a0b0c0d0e0fff", "GPU-x1020304-0506-0708-090a-0b0c0d0e0fff"} {
 		_, err := ParseUUID(bad)
-		must.ErrorContains(t, err, "must be like")
+		must.ErrorContains(t, err, "must have the form")
 	}
 }
 
