@@ -267,7 +267,7 @@ func testShimReleases(t *testing.T, first, second *cluster) {
 	})
 
 	first.start(t, held("two", "count = 2"))
-	must.StrContains(t, movesOf(t, first.agent, "two"), "released group g has a count of 2")
+	must.StrContains(t, movesOf(t, first.agent, "two"), "released group g has count 2")
 	first.stop(t, "two")
 	first.stop(t, "held")
 }
