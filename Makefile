@@ -57,18 +57,26 @@ docs: ## regenerate the tables of docs/reference.md
 demo: needs-demo build nomad ## six training jobs on a real Nomad, with and without Ebbtide's policy, and who lost (4 minutes, root)
 	$(GO) run ./e2e/demo
 
-test: needs-test lint build nomad $(BIN)/gotestsum ## everything that CI runs; at the end what was skipped, and why (PARTIAL=1: also where packages are missing)
-	$(MAKE) --no-print-directory -j2 chaos rest
-	$(MAKE) --no-print-directory e2e
-	@$(BIN)/gotestsum --format none --raw-command -- cat out/unit.json out/e2e.json
+# A part that fails does not hide what the others show.
+test: needs-test lint build nomad $(BIN)/gotestsum ## everything that CI runs; at the end what failed, and what was skipped and why (PARTIAL=1: also where packages are missing)
+	@rm -f out/unit.json out/e2e.json out/parts.json; status=0; \
+	$(MAKE) --no-print-directory -j2 -k chaos-part unit-parts || status=1; \
+	$(MAKE) --no-print-directory e2e || status=1; \
+	$(BIN)/gotestsum --format none --raw-command -- cat out/unit.json out/e2e.json out/parts.json; \
+	exit $$status
 
-# The chaos does not depend on time: it runs concurrently with these.
-rest:
-	$(MAKE) --no-print-directory unit
-	$(MAKE) --no-print-directory test-cgroup2
-	$(MAKE) --no-print-directory test-bundle
+# The chaos does not depend on time: it runs concurrently with the others.
+chaos-part:
+	tools/part chaos $(MAKE) --no-print-directory chaos
+
+unit-parts:
+	@status=0; \
+	$(MAKE) --no-print-directory unit || status=1; \
+	for part in test-cgroup2 test-bundle; do tools/part $$part $(MAKE) --no-print-directory $$part || status=1; done; \
+	exit $$status
 
 needs-%:
+	@[ $* = release ] || [ "$$(id -u)" = 0 ] || { echo "make $* needs root: its containers and cgroups"; [ -n "$(PARTIAL)" ] || exit 1; }
 	@missing=$$(ARCHES='$(ARCHES)' tools/needs $*); [ -z "$$missing" ] || { \
 		echo "make $* needs packages that are missing here:"; echo "$$missing"; \
 		echo "apt-get install -y $$(cut -f 1 <<<"$$missing" | sort -u | xargs)"; \
@@ -183,4 +191,4 @@ bench-cost: build nomad ## what policies, log reading and the plugin cost (20 mi
 clean: ## remove what was built here (the cached Nomad agent stays)
 	rm -rf $(BIN) $(DIST) out e2e/out
 
-.PHONY: rest docs screenshots help build product preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu release release-again test-release lint bench report bench-cost clean
+.PHONY: chaos-part unit-parts docs screenshots help build product preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu release release-again test-release lint bench report bench-cost clean

@@ -60,10 +60,11 @@ func TestJobsPage(t *testing.T) {
 	must.NoError(t, err)
 	page := string(data)
 	t.Chdir(t.TempDir())
-	run := func(job string) string {
+	status := 0
+	run := func(job string, options ...string) string {
 		must.NoError(t, os.WriteFile("train.nomad.hcl", []byte(job), 0o600))
 		var out, errs bytes.Buffer
-		Run([]string{"validate", "train.nomad.hcl"}, strings.NewReader(""), &out, &errs)
+		status = Run(append(append([]string{"validate"}, options...), "train.nomad.hcl"), strings.NewReader(""), &out, &errs)
 		return out.String() + errs.String()
 	}
 
@@ -72,6 +73,13 @@ func TestJobsPage(t *testing.T) {
 	shown := regexp.MustCompile(`(?m)^ +\$ ebbtide validate train\.nomad\.hcl\n((?: .+\n)+)`).FindStringSubmatch(page)
 	must.SliceNotEmpty(t, shown)
 	must.Eq(t, strings.ReplaceAll("\n"+shown[1], "\n       ", "\n"), "\n"+run(job[1]))
+
+	hook := regexp.MustCompile(`(?m)^ +entry: ebbtide validate (.+)`).FindStringSubmatch(page)
+	must.SliceNotEmpty(t, hook)
+	run(job[1], strings.Fields(hook[1])...)
+	must.Eq(t, exitOK, status)
+	run(mistaken, strings.Fields(hook[1])...)
+	must.Eq(t, exitError, status)
 
 	_, mistakes, ok := strings.Cut(page, "## Frequent mistakes\n")
 	must.True(t, ok)
