@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
@@ -199,7 +200,27 @@ namespace "*" {
 	nothing, err := c.agent.Token(deadline(t, stepDeadline), "nothing", `namespace "default" { capabilities = ["read-job"] }`, 0)
 	must.NoError(t, err)
 	b.set("EBBTIDE_TOKEN_NONE", nothing)
+	c.startIn(t, "other", job{id: "elsewhere", tasks: []task{epochs(1e6)}})
+	one, err := c.agent.Token(deadline(t, stepDeadline), "one", `node { policy = "read" }
+namespace "other" { capabilities = ["list-jobs", "read-job", "read-fs"] }`, 0)
+	must.NoError(t, err)
+	b.set("EBBTIDE_TOKEN_ONE", one)
+	b.set("EBBTIDE_ALLOC_DENIED", long.ID)
 	b.set("EBBTIDE_ALLOC", shown.ID)
 	b.set("EBBTIDE_ALLOC_ENDED", ended.ID)
 	b.run(t, "nomad.spec.js")
+}
+
+// startIn starts a job in a new namespace.
+func (c *cluster) startIn(t *testing.T, namespace string, j job) {
+	t.Helper()
+	_, err := c.agent.API.Namespaces().Register(&api.Namespace{Name: namespace}, nil)
+	must.NoError(t, err)
+	j.body += fmt.Sprintf("  namespace = %q\n", namespace)
+	_, err = c.agent.Run(deadline(t, stepDeadline), c.hcl(j))
+	must.NoError(t, err)
+	t.Cleanup(func() {
+		_, _, err := c.agent.API.Jobs().Deregister(j.id, true, &api.WriteOptions{Namespace: namespace})
+		must.NoError(t, err)
+	})
 }

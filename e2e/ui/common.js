@@ -31,7 +31,7 @@ export { expect };
 export async function open(page, url, view = "#/tasks") {
   await page.goto(url + view);
   await expect(page.locator("#live")).toHaveText("Live");
-  await expect(page.locator("#totals")).not.toContainText("to be read");
+  await expect(page.locator("#totals")).not.toContainText("not read yet");
 }
 
 /** Fails on accessibility violations. */

@@ -22,7 +22,20 @@ test("a real task on our page", async ({ page }) => {
   await expect(page.locator("#jobs")).toContainText("short");
 });
 
-test("a token that may read one namespace sees that one", async ({ page }) => {
+test("a token sees its namespace and no other", async ({ page }) => {
+  await page.goto(address("EBBTIDE_UI_REAL"));
+  await page.getByLabel("Secret ID").fill(address("EBBTIDE_TOKEN_ONE"));
+  await page.getByRole("button", { name: "Use token" }).click();
+  const rows = page.locator("#tasks tbody tr:not(.pad)");
+  await expect(rows.filter({ hasText: "elsewhere" }).locator(".spark path")).toHaveAttribute("d", /L/);
+  await expect(rows).toHaveCount(1);
+  const status = (token) => page.evaluate(async ({ token, alloc }) =>
+    (await fetch(`api/task?alloc=${alloc}&task=train`, { headers: { "X-Nomad-Token": token } })).status,
+  { token, alloc: address("EBBTIDE_ALLOC_DENIED") });
+  expect(await status(address("EBBTIDE_TOKEN_ONE"))).toBe(404);
+});
+
+test("the page names the right that a token lacks", async ({ page }) => {
   await page.goto(address("EBBTIDE_UI_REAL"));
   await page.getByLabel("Secret ID").fill(address("EBBTIDE_TOKEN_NONE"));
   await page.getByRole("button", { name: "Use token" }).click();
