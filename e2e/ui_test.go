@@ -206,6 +206,17 @@ namespace "other" { capabilities = ["list-jobs", "read-job", "read-fs"] }`, 0)
 	must.NoError(t, err)
 	b.set("EBBTIDE_TOKEN_ONE", one)
 	b.set("EBBTIDE_ALLOC_DENIED", long.ID)
+	for _, format := range []string{"-once", "-json"} {
+		eventually(t, "the token's tasks are shown by top "+format, func() error {
+			top := exec.CommandContext(deadline(t, stepDeadline), b.cli, "top", format)
+			top.Env = c.agent.Environ(one)
+			out, err := top.Output()
+			if err != nil || !strings.Contains(string(out), "elsewhere") || strings.Contains(string(out), "long") {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		})
+	}
 	b.set("EBBTIDE_ALLOC", shown.ID)
 	b.set("EBBTIDE_ALLOC_ENDED", ended.ID)
 	b.run(t, "nomad.spec.js")
