@@ -176,7 +176,7 @@ func readPoints(data []byte) (points []growth.Point, notes []string, errs []erro
 		case !history && !slices.Contains(pointColumns, name):
 			errs = append(errs, fmt.Errorf("line 1, column %q: is unknown, must be one of %s", name, allowed))
 		case twice:
-			errs = append(errs, fmt.Errorf("line 1, column %q: is there twice", name))
+			errs = append(errs, fmt.Errorf("line 1, column %q: is duplicated", name))
 		}
 		column[name] = i
 	}

@@ -116,7 +116,7 @@ func TestGrowth_errors(t *testing.T) {
 		{"empty", "", []string{"--goal", "min"}, []string{"line 1: must be a header", "empty"}},
 		{"no points", "cpu_s,value\n", []string{"--goal", "min"}, []string{"line 2: there are no points"}},
 		{"header", "cpu,value,value\n1,2,3\n", []string{"--goal", "min"}, []string{
-			`line 1, column "cpu": is unknown, must be one of cpu_s, value, t_s, step`, `column "value": is there twice`, `"cpu_s" is missing`}},
+			`line 1, column "cpu": is unknown, must be one of cpu_s, value, t_s, step`, `column "value": is duplicated`, `"cpu_s" is missing`}},
 		{"values", "cpu_s,value,t_s,step\n1,x,2,\n-1,2,NaN,y\n\n1,2\nNaN,1,1,1\n", []string{"--goal", "min"}, []string{
 			`line 2, column "value": must be a number, NaN or Inf, got "x"`,
 			`line 3, column "cpu_s": must be a number ≥ 0, got "-1"`,

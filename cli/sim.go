@@ -57,7 +57,7 @@ Options:
   -data DIR       Directory of real curves and traces; overrides the scenario.
   -json           Print the summaries as JSON instead of a table.
   -csv FILE       Write a row per job and run.
-  -plot FILE      Plot the distribution of completion relative to none, as PNG.
+  -plot FILE      Plot the distribution of completion relative to none, as SVG.
   -workers N      Concurrent runs. Default: the number of CPUs.
 
 Policies:

@@ -83,7 +83,7 @@ func TestObjectiveIsResumed(t *testing.T) {
 
 func TestStopIsTriedAgain(t *testing.T) {
 	d, first, held, _ := ending(t)
-	first.refuse = errors.New("the daemon is away")
+	first.refuse = errors.New("the daemon does not answer")
 	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
 	must.NoError(t, err)
 	done := make(chan struct{})

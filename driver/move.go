@@ -145,7 +145,7 @@ const (
 	endsWithin = 10 * time.Second
 )
 
-var errCanceled = errors.New("the move was canceled")
+var errCancelled = errors.New("the move was cancelled")
 
 // prepareMove asks a task to save its state. It does not wait; events and the status report the
 // result.
@@ -305,7 +305,7 @@ func (d *Driver) guard(ctx context.Context, t *task, cg freezer, shown status.Mo
 	t.move.freezing.Lock()
 	defer t.move.freezing.Unlock()
 	if ctx.Err() != nil {
-		return errCanceled
+		return errCancelled
 	}
 	shown.Until = time.Now().Add(most)
 	if err := d.recordMove(t, cg, shown); err != nil {
@@ -345,7 +345,7 @@ func (d *Driver) freeze(ctx context.Context, t *task, cg freezer, shown status.M
 	m.freezing.Lock()
 	defer m.freezing.Unlock()
 	if ctx.Err() != nil {
-		return errCanceled
+		return errCancelled
 	}
 	if cg != nil {
 		within, cancel := context.WithTimeout(ctx, freezeWithin)
@@ -358,7 +358,7 @@ func (d *Driver) freeze(ctx context.Context, t *task, cg freezer, shown status.M
 	defer m.mu.Unlock()
 	var err error
 	if ctx.Err() != nil {
-		err = errCanceled
+		err = errCancelled
 	} else if shown.Until = time.Now().Add(t.checkpoint.Lease); cg != nil {
 		err = d.recordMove(t, cg, shown)
 	}

@@ -100,7 +100,7 @@ func (m *moving) frozen(t *testing.T) *private.Frozen {
 	return remembered(t, m.held).Frozen
 }
 
-func TestMove_canceled(t *testing.T) {
+func TestMove_cancelled(t *testing.T) {
 	m := newMoving(t)
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease), must.Sprint("nothing to release is no error"))
 	m.prepare(t)
@@ -118,7 +118,7 @@ func TestMove_canceled(t *testing.T) {
 	must.True(t, m.frozen(t).Until.After(f.Until))
 
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
-	message(t, m.messages, "keeps running: the move was canceled")
+	message(t, m.messages, "keeps running: the move was cancelled")
 	must.Eq(t, "runs", m.fridge.is())
 	must.Nil(t, m.frozen(t))
 	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalRenew), `task "task" is not frozen`)
@@ -128,7 +128,7 @@ func TestMove_canceled(t *testing.T) {
 	must.Eq(t, "SIGUSR1", <-m.inner.signals)
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), must.Sprint("twice is once"))
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
-	message(t, m.messages, "keeps running: the move was canceled")
+	message(t, m.messages, "keeps running: the move was cancelled")
 	must.Eq(t, 0, len(m.inner.signals))
 	must.Eq(t, "runs", m.fridge.is())
 }
@@ -210,9 +210,9 @@ func TestMove_fails(t *testing.T) {
 	must.Eq(t, 0, len(m.inner.signals))
 }
 
-// A move is canceled while the kernel freezes the task, after the timeout for saving.
+// A move is cancelled while the kernel freezes the task, after the timeout for saving.
 // The next preparation is unaffected.
-func TestMove_canceledWhileFreezing(t *testing.T) {
+func TestMove_cancelledWhileFreezing(t *testing.T) {
 	m := newMoving(t)
 	m.held.checkpoint.Timeout = 2 * time.Second
 	over := time.Now().Add(m.held.checkpoint.Timeout + 100*time.Millisecond)
@@ -229,7 +229,7 @@ func TestMove_canceledWhileFreezing(t *testing.T) {
 	<-freezing
 	time.Sleep(time.Until(over))
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
-	message(t, m.messages, "keeps running: the move was canceled")
+	message(t, m.messages, "keeps running: the move was cancelled")
 	must.Eq(t, "runs", m.fridge.is())
 	must.Nil(t, m.frozen(t))
 	m.held.checkpoint.Timeout = time.Minute
@@ -243,8 +243,8 @@ func TestMove_canceledWhileFreezing(t *testing.T) {
 // A plugin that no longer accepts the task's options continues its freeze.
 func TestMove_recoveredWithoutOptions(t *testing.T) {
 	for name, options := range map[string]string{
-		"not valid any more": `{"Progress":{"Preset":"gone"},"Checkpoint":{"Path":"/alloc/data/ckpt-*","Signal":"SIGTERM"}}`,
-		"not readable":       `[]`,
+		"no longer valid": `{"Progress":{"Preset":"gone"},"Checkpoint":{"Path":"/alloc/data/ckpt-*","Signal":"SIGTERM"}}`,
+		"not readable":    `[]`,
 	} {
 		for _, called := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
@@ -293,7 +293,7 @@ func TestMove_frozenBriefly(t *testing.T) {
 	message(t, m.messages, "checkpoint saved")
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze), must.Sprint("it does already"))
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
-	message(t, m.messages, "keeps running: the move was canceled")
+	message(t, m.messages, "keeps running: the move was cancelled")
 	must.Eq(t, 0, len(m.inner.signals))
 }
 

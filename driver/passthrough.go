@@ -85,7 +85,7 @@ func (d *Driver) SignalTask(taskID string, signal string) error {
 	case SignalRenew:
 		return d.renewFreeze(t)
 	case SignalRelease:
-		d.releaseMove(t, "the move was canceled")
+		d.releaseMove(t, "the move was cancelled")
 		return nil
 	}
 	return t.instance().SignalTask(taskID, signal)

@@ -232,7 +232,7 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 				log.Error("cannot recover the running container", "error", err)
 				return false, lost
 			}
-			log.Info("Docker is back and the container runs on; waiting for it again")
+			log.Info("Docker is back and the container still runs; waiting for it again")
 			d.say(t, "docker", "the connection to Docker was lost and is back; the task was not interrupted", nil)
 			return true, nil
 		}

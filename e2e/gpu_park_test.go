@@ -282,7 +282,7 @@ func testParkedRestarted(t *testing.T, n gpuNode) {
 func testParkedCardLost(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "patient", "other")
 	n.fail(t, "lost")
-	n.health(t, "it is not found any more")
+	n.health(t, "it is no longer found")
 	n.end(t, "other")
 	n.succeeds(t, high)
 	st, err := n.status(t, low, "train")
@@ -488,7 +488,7 @@ func (n gpuNode) attribute(t *testing.T, name string) string {
 // continue.
 func testCardLost(t *testing.T, n gpuNode) {
 	runs := n.runs(t, n.hog("stays-on", 50, 16))
-	for word, why := range map[string]string{"lost": "it is not found any more", "mig": "it is divided by MIG: its parts are for NVIDIA's own plugin"} {
+	for word, why := range map[string]string{"lost": "it is no longer found", "mig": "it is divided by MIG: its parts are for NVIDIA's own plugin"} {
 		n.fail(t, word)
 		n.health(t, why)
 		late := n.hog("late-"+word, 50, 16)
@@ -517,7 +517,7 @@ func testCardLost(t *testing.T, n gpuNode) {
 	}
 	log, err := n.agent.Log()
 	must.NoError(t, err)
-	for _, why := range []string{"it is not found any more", "it is divided by MIG"} {
+	for _, why := range []string{"it is no longer found", "it is divided by MIG"} {
 		must.Eq(t, 1, strings.Count(log, why), must.Sprintf("%q is said once", why))
 	}
 	must.Eq(t, 2, strings.Count(log, "a card can be used again"))

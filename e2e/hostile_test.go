@@ -399,7 +399,7 @@ put() { # something at a path
   7) set -- "$1" $LINKS; shift $((i / 8 % ($# - 1))); ln -s "$2" "$p" ;;
   esac
 }
-mv $d $d.away; mkdir $d # with the engine exec it is root's, and the task nobody
+mv $d $d.away; mkdir $d # with the engine exec it is root's, and the task is not root
 while :; do
   for task in forge flood slow swap redirect; do
     for name in $task.json .$task.json.tmp $task.csv .$task.csv.tmp $task.png .$task.png.tmp $task.objective $task.state $task.record; do

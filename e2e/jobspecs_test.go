@@ -73,7 +73,7 @@ var jobspecRuns = map[string]struct {
 		must.NoError(t, err)
 		must.Eq(t, info.Size(), ready.Move.Bytes)
 		send("EBBTIDE_RELEASE")
-		s.waitEvent(t, g.alloc, "vae", "keeps running: the move was canceled")
+		s.waitEvent(t, g.alloc, "vae", "keeps running: the move was cancelled")
 		s.wait(t, "vae", "running on", func(st status.Status) bool { return st.Move.State == "" && st.Step > ready.Step })
 	}},
 	// Not in parallel: see Nomad's known issues in the README.

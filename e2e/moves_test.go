@@ -78,7 +78,7 @@ func testMoveCalledOff(t *testing.T, c *cluster) {
 	st, err := c.status(t, g.alloc, "train")
 	must.NoError(t, err)
 	g.signal(t, "EBBTIDE_RELEASE")
-	g.runsOn(t, "the move was canceled", st.Reports)
+	g.runsOn(t, "the move was cancelled", st.Reports)
 	g.signal(t, "EBBTIDE_RELEASE") // repeating it is no error
 }
 

@@ -175,7 +175,7 @@ func TestRelocate(t *testing.T) {
 	first.eligible(t, first, false)
 	again := first.start(t, run(math.MaxInt32))
 	must.Eq(t, second.agent.NodeID(), again.NodeID)
-	second.waitStatus(t, again, "train", "told of the run before", func(s status.Status) bool { return s.Fair.Source == string(remaining.Earlier) })
+	second.waitStatus(t, again, "train", "told of the previous run", func(s status.Status) bool { return s.Fair.Source == string(remaining.Earlier) })
 	first.stop(t, "silent")
 	first.eligible(t, first, true)
 	first.eligible(t, second, false)

@@ -124,7 +124,7 @@ func testEndpointHTML(t *testing.T, c *cluster) {
   metric     = "train_loss"
 }`
 	alloc := c.start(t, job{id: "source-pages", group: group, tasks: []task{k}})
-	ev := c.waitEvent(t, alloc, "train", "cannot read its progress from the endpoint http://", "/index.html", "text/html", "keeps its share")
+	ev := c.waitEvent(t, alloc, "train", "cannot read its progress from the endpoint http://", "/index.html", "text/html", "keeps its fair share")
 	must.StrNotContains(t, harness.EventText(ev), "hunter2")
 	must.StrNotContains(t, harness.EventText(ev), "sign in")
 	must.True(t, harness.Alive(c.pid(t, alloc, "train")))
@@ -202,7 +202,7 @@ func testFileHostile(t *testing.T, c *cluster) {
 			k := shell(script + "; exec sleep 1000")
 			k.config = "progress {\n file = \"/alloc/data/m.jsonl\"\n}"
 			alloc := c.start(t, job{id: "source-" + name, tasks: []task{k}})
-			c.waitEvent(t, alloc, "train", "cannot read its progress from the file /alloc/data/m.jsonl", "keeps its share")
+			c.waitEvent(t, alloc, "train", "cannot read its progress from the file /alloc/data/m.jsonl", "keeps its fair share")
 			must.True(t, harness.Alive(c.pid(t, alloc, "train")))
 		})
 	}

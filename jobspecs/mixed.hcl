@@ -5,7 +5,7 @@
 #   nomad job run jobspecs/mixed.hcl
 #
 # What to look at: the service gets what its target needs; the rest goes to "vae", because
-# "mlp" gains nothing any more; "quiet" has its fair share. "rule" and "why" in each status
+# "mlp" no longer gains; "quiet" has its fair share. "rule" and "why" in each status
 # say so, and "node" has the counts.
 #
 #   nomad alloc fs -job mixed alloc/data/ebbtide/predict.json

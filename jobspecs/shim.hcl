@@ -45,7 +45,7 @@ job "ebbtide-shim" {
       }
     }
 
-    # Runs for ever; rescheduled to another node if it fails here.
+    # Runs forever; rescheduled to another node if it fails here.
     restart {
       attempts = 3
       interval = "5m"

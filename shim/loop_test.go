@@ -63,7 +63,7 @@ func TestLoop_slow(t *testing.T) {
 	close(over)
 	s.drain()
 	must.Eq(t, 0, s.deciding)
-	must.SliceEmpty(t, s.steps, must.Sprint("nothing is decided any more"))
+	must.SliceEmpty(t, s.steps, must.Sprint("nothing more is decided"))
 }
 
 // A move that Nomad's plan rejects does not count against limits, and another node is tried at

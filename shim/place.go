@@ -266,7 +266,7 @@ func (t *term) heldJobs() (heldJobs []*cluster.Job) {
 		switch {
 		case j.Stopped || t.busy[key] || !isHeld(j):
 		case j.Template || j.Child:
-			t.explain(key, "it is held for ever: the shim cannot release periodic or parameterized jobs and their children; remove the constraint "+cluster.Hold)
+			t.explain(key, "it is held indefinitely: the shim cannot release periodic or parameterized jobs and their children; remove the constraint "+cluster.Hold)
 		default:
 			heldJobs = append(heldJobs, j)
 		}

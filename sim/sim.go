@@ -136,7 +136,7 @@ func (s *simulation) loop(ctx context.Context, progress func(ended, all int)) er
 		}
 		if !ok {
 			var errs fields.Errors
-			errs.Add("node", "one must have the %v cores that job %s asks for; it would wait for ever", s.queued[0].AskCores, s.queued[0].ID)
+			errs.Add("node", "one must have the %v cores that job %s asks for; it would wait forever", s.queued[0].AskCores, s.queued[0].ID)
 			return errs
 		}
 		s.queue.pop()

@@ -317,9 +317,9 @@ func (c *checker) checkHold(waits bool) {
 		c.add(Warning, s, s.find("meta", options.KeyPlacementHold), "meta."+options.KeyPlacementHold, "the job is not held: it also needs constraint { attribute = %q, value = \"released\" }", cluster.Hold)
 	case !waits:
 	case c.job.IsPeriodic() || c.job.IsParameterized():
-		c.add(Warning, s, s.find(field), field, "it is held for ever: the shim cannot release the children of periodic or parameterized jobs; remove the constraint %s", cluster.Hold)
+		c.add(Warning, s, s.find(field), field, "it is held indefinitely: the shim cannot release the children of periodic or parameterized jobs; remove the constraint %s", cluster.Hold)
 	case !seen:
-		c.add(Warning, s, s.find(field), field, "it is held for ever: the shim does not read the job; set %s = \"true\" in the job's own meta", options.KeyPlacementHold)
+		c.add(Warning, s, s.find(field), field, "it is held indefinitely: the shim does not read the job; set %s = \"true\" in the job's own meta", options.KeyPlacementHold)
 	case len(c.job.TaskGroups) != 1 || c.job.TaskGroups[0].Count != nil && *c.job.TaskGroups[0].Count != 1:
 		c.add(Warning, s, s.find(field), field, "the shim only places jobs with one group of count 1; Nomad places this one")
 	}

@@ -214,7 +214,7 @@ func reads(o *options.Task, unknown string) string {
 	case metric == "":
 		metric = "the training loss, or the closest metric,"
 	case goal == "":
-		metric += " (min, as its name does not tell)"
+		metric += " (min, by default)"
 	default:
 		metric += " (" + goal + ")"
 	}

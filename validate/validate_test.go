@@ -333,7 +333,7 @@ func TestJobspec(t *testing.T) {
     }
   }
 }`, []string{`x.hcl:3:5: warning: j: meta.ebbtide_hold: the job is not held: it also needs constraint { attribute = "${meta.ebbtide_hold}", value = "released" }`}},
-		{"it waits for ever", `job "j" {
+		{"it waits forever", `job "j" {
   constraint {
     attribute = "${meta.ebbtide_hold}"
     value     = "released"
@@ -343,7 +343,7 @@ func TestJobspec(t *testing.T) {
       driver = "ebbtide"
     }
   }
-}`, []string{`x.hcl:2:3: warning: j: constraint: it is held for ever: the shim does not read the job; set ebbtide_hold = "true" in the job's own meta`}},
+}`, []string{`x.hcl:2:3: warning: j: constraint: it is held indefinitely: the shim does not read the job; set ebbtide_hold = "true" in the job's own meta`}},
 
 		{"an endpoint elsewhere", inTask(`network {
     port "http" {}

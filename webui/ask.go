@@ -35,7 +35,7 @@ func (s *server) query(w http.ResponseWriter, r *http.Request, do func(context.C
 	case watch.queries <- struct{}{}:
 		defer func() { <-watch.queries }()
 	case <-ctx.Done():
-		refuse(w, http.StatusServiceUnavailable, "too much is being asked with this token: try again")
+		refuse(w, http.StatusServiceUnavailable, "too many requests with this token: try again")
 		return
 	}
 	answer, err := do(ctx, watch)
@@ -84,7 +84,7 @@ func (s *server) task(w http.ResponseWriter, r *http.Request) {
 		}
 		t := view.Task(key)
 		if t == nil {
-			return nil, denial{http.StatusNotFound, "the task does not run any more, or may not be read with this token"}
+			return nil, denial{http.StatusNotFound, "the task is no longer running, or may not be read with this token"}
 		}
 		answer := struct {
 			top.Task
@@ -161,7 +161,7 @@ func (s *server) policies(w http.ResponseWriter, r *http.Request) {
 			return nil, err
 		}
 		if !slices.ContainsFunc(view.Nodes, func(n top.Node) bool { return n.ID == id }) {
-			return nil, denial{http.StatusNotFound, "there is no such node that runs Ebbtide's driver"}
+			return nil, denial{http.StatusNotFound, "no such node runs Ebbtide's driver"}
 		}
 		data, err := snapshot.OfNode(ctx, watch.client, id)
 		if err != nil {

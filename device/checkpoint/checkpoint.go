@@ -8,7 +8,7 @@
 //	Restore: wait until the cards have the room, restore one after the other, unlock all
 //
 // All processes of a container are locked before the first is checkpointed, so that an impossible
-// lock shows while all can still continue. A process restored to a full card is broken for ever
+// lock shows while all can still continue. A process restored to a full card is broken forever
 // (NVIDIA/cuda-checkpoint#44): so each process's footprint is recorded, and the cards must have
 // that much free, whatever the ledger says.
 //

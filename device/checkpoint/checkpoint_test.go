@@ -229,7 +229,7 @@ func TestPark(t *testing.T) {
 			on:    func(_ *machine, o *Options) { o.Room = func(map[int]uint64) error { return full } },
 			calls: "lock 1, lock 2, unlock 1, unlock 2", states: "running running running", err: full,
 		},
-		"the cards do not tell": {
+		"the cards give no answer": {
 			on: func(_ *machine, o *Options) {
 				o.Held = func(ledger.CardID) (map[int]uint64, error) { return nil, full }
 			},

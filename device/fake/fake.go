@@ -21,7 +21,7 @@
 //	                         with _ptsz appended, for the per-thread default stream only
 //
 // The first process that opens the file makes the cards. Words in <file>.fail make calls fail: lock
-// (times out), checkpoint, restore (breaks the process for ever), mig (the card is in MIG mode),
+// (times out), checkpoint, restore (breaks the process forever), mig (the card is in MIG mode),
 // lost (NVML finds no card). A number in <file>.xid is an Xid error.
 package fake
 

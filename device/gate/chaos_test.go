@@ -149,7 +149,7 @@ func (h *chaos) Restore(ctx context.Context, processes []ledger.ProcessID) error
 		}
 		w.parked = false
 		for card, bytes := range w.held {
-			h.put(card, int64(bytes+w.more[card])) // a full card would break it for ever
+			h.put(card, int64(bytes+w.more[card])) // a full card would break it forever
 		}
 	}
 	return err

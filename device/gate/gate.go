@@ -110,7 +110,7 @@ type Options struct {
 	Rules queue.Rules
 	// MaxWait caps the wait that a request asks for.
 	MaxWait time.Duration
-	// Lease rounds grants up to a multiple of so many bytes, for requests that accept it while
+	// Lease rounds grants up to a multiple of that many bytes, for requests that accept it while
 	// nothing waits.
 	Lease uint64
 	// State is the path of the state file; "": a restart forgets everything.

@@ -483,12 +483,12 @@ func (g *Gate) restoreDone(now time.Time, c *container, err error) {
 	g.save()
 }
 
-// killLost kills a container whose memory is lost: its CUDA calls fail or block for ever. Until
+// killLost kills a container whose memory is lost: its CUDA calls fail or block forever. Until
 // then it stays paused.
 func (g *Gate) killLost(c *container, err error) {
 	c.parking = nil
 	c.lost = err
-	c.parkFailures = maxParkFailures // it is no victim any more
+	c.parkFailures = maxParkFailures // it is no longer a victim
 	g.opts.Metrics.Kills.Inc()
 	g.save()
 	time.AfterFunc(killDelay, func() {

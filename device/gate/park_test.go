@@ -406,7 +406,7 @@ func TestPark_restart(t *testing.T) {
 			// The processes of this test do not exist on the host.
 			lives := map[int]*life{1: newLife(), 2: newLife()}
 			o.Open = func(pid int, _ uint64) (Life, error) { return lives[pid], nil }
-			o.RestoreOnly = true // even if nothing may be parked any more
+			o.RestoreOnly = true // even if nothing may be parked now
 			g, err = New(o)
 			must.NoError(t, err)
 			defer g.Close()
@@ -540,7 +540,7 @@ func TestPark_unservable(t *testing.T) {
 }
 
 // A restored container keeps its turn against a higher priority: otherwise both would be moved
-// for ever, and it would never run.
+// forever, and it would never run.
 func TestPark_lowPriorityTurn(t *testing.T) {
 	o := options()
 	moves := newFakeEvictor()

@@ -177,7 +177,7 @@ func TestServe_hostile(t *testing.T) {
 		"a message and half": append(bytes.Clone(hello), hello[:20]...),
 		"HTTP":               []byte("GET / HTTP/1.1\r\nHost: gate\r\nUser-Agent: curl\r\n\r\n"),
 		"zeros":              make([]byte, 1<<20),
-		"hello for ever":     bytes.Repeat(hello, 10_000),
+		"hello forever":      bytes.Repeat(hello, 10_000),
 	} {
 		conn, err := net.Dial("unix", p.socket)
 		must.NoError(t, err)

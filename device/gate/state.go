@@ -89,7 +89,7 @@ func (g *Gate) expectProcess(now time.Time, saved stateProcess) error {
 	p.pinned = saved.Pinned
 	for card, bytes := range saved.Most {
 		if g.handle(card) == 0 {
-			continue // the card is not ours any more
+			continue // the card is no longer ours
 		}
 		if err := g.ledger.Expect(p.id, card, min(bytes, g.ledger.Physical(card))); err != nil {
 			return err

@@ -66,7 +66,7 @@ func (l Limits) Join(c identify.Container, _ ledger.CardID) (gate.Share, error) 
 // Leave implements gate.Shares.
 func (Limits) Leave(identify.Container) {}
 
-// Open opens a gate over so many bytes of the card, with gate.Default as changed. uuid is the
+// Open opens a gate over that many bytes of the card, with gate.Default as changed. uuid is the
 // real card's. The caller calls Close.
 func (h *Harness) Open(uuid string, bytes uint64, change func(*gate.Options)) (*Gate, error) {
 	card, err := h.uuid(uuid)

@@ -175,7 +175,7 @@ func TestAhead(t *testing.T) {
 }
 
 // The forecast is never less than what is held, and at most the peak if that is more; a job like
-// the run before is known throughout.
+// its previous run is known throughout.
 func TestAhead_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p Profile

@@ -213,7 +213,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// open opens a gate over so many bytes of the card, in which each container has a limit.
+// open opens a gate over that many bytes of the card, in which each container has a limit.
 func open(t *testing.T, bytes, limit uint64, change ...func(*gate.Options)) *gputest.Gate {
 	t.Helper()
 	g, err := site.Open(site.card.UUID, bytes, func(o *gate.Options) {

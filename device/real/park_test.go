@@ -28,7 +28,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/real/report"
 )
 
-// evictor parks processes that have so many bytes; why is the reason where that is impossible.
+// evictor parks processes that have that many bytes; why is the reason where that is impossible.
 func evictor(t *testing.T, ctx context.Context, bytes uint64) (e gate.Evictor, why string) {
 	t.Helper()
 	if !site.IsFake() && os.Geteuid() != 0 {
@@ -55,7 +55,7 @@ func parker(t *testing.T, ctx context.Context, bytes uint64) gate.Evictor {
 	return e
 }
 
-// holder is a job of the container "parked" that computes on so many bytes until it is released.
+// holder is a job of the container "parked" that computes on that many bytes until it is released.
 func holder(t *testing.T, ctx context.Context, g *gputest.Gate, bytes int, j gputest.Job) (*gputest.Process, []ledger.ProcessID) {
 	t.Helper()
 	j.Container, j.Gate = "parked", g
@@ -164,7 +164,7 @@ func memoryCgroup(t *testing.T) (dir string, charged func() uint64) {
 	}
 	dir, err := os.MkdirTemp(parent, "ebbtide-test")
 	if err != nil {
-		t.Skip("there is no memory cgroup to be had: ", err)
+		t.Skip("no memory cgroup is available: ", err)
 	}
 	t.Cleanup(func() { must.NoError(t, os.Remove(dir)) })
 	if _, err := os.Stat(filepath.Join(dir, file)); err != nil {

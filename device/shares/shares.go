@@ -75,7 +75,7 @@ func New(mode fairshare.Mode, log hclog.Logger) *Shares {
 	}
 }
 
-// Add adds a card of which so many bytes may be granted.
+// Add adds a card of which that many bytes may be granted.
 func (s *Shares) Add(card ledger.CardID, bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

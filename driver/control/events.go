@@ -71,7 +71,7 @@ func (t *task) reportProgress(was measure.Measurement, now time.Time) {
 			t.log.Log(level, "the task's progress can be read again")
 		} else {
 			t.log.Log(level, "cannot read the task's progress; its growth is not measured", "error", unreadable)
-			t.show.Enqueue("progress", "cannot read its progress from "+t.where()+"; it keeps its share of the CPU: "+unreadable)
+			t.show.Enqueue("progress", "cannot read its progress from "+t.where()+"; it keeps its fair share of the CPU: "+unreadable)
 		}
 	}
 	t.reported.unreadable = unreadable
@@ -138,7 +138,7 @@ func (t *task) reportCategory(d policy.Decision) {
 		if d.Bound() == 1 {
 			limit += ", as no other task is growing"
 		}
-		t.show.Enqueue(kind, fmt.Sprintf("converged: %s = %.4g hardly improves any more; %s", t.metric(), t.m.Report.Value, limit))
+		t.show.Enqueue(kind, fmt.Sprintf("converged: %s = %.4g has nearly stopped improving; %s", t.metric(), t.m.Report.Value, limit))
 		t.show.Happened("converged")
 	case t.decision.Category == policy.CL && d.Category == policy.NL:
 		t.show.Enqueue(kind, fmt.Sprintf("growing again: %s = %.4g; %s", t.metric(), t.m.Report.Value, limit))

@@ -389,7 +389,7 @@ func (p *Parser) intern(c *candidate, shape shape) *series {
 		}
 	}
 	if p.series[rarest].count > 1 && p.series[rarest].recent > 0 && s.rank >= p.series[rarest].rank {
-		p.series[rarest].recent-- // ages, so that the table is not blocked for ever
+		p.series[rarest].recent-- // ages, so that the table is not blocked forever
 		return nil
 	}
 	p.series[rarest] = s

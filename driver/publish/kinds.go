@@ -34,7 +34,7 @@ func Kinds() []Kind {
 		{"move", []string{"requests a move to another node: "}, "The task has converged, others on the node still learn; the shim may move it."},
 		{"checkpoint", []string{"checkpoint saved: "}, "Frozen until the given time, to be moved. `path`, `bytes`, `step`, `until` are for tools."},
 		{"move-failed", []string{"cannot be moved, keeps running: "}, "Not saved in time, or cannot be frozen."},
-		{"released", []string{"keeps running: "}, "The move was canceled, or the lease ended."},
+		{"released", []string{"keeps running: "}, "The move was cancelled, or the lease ended."},
 		{"adopt", []string{"starts without the checkpoint of allocation "}, "The checkpoint of `ebbtide_adopt` cannot be used."},
 		{"docker", []string{"the connection to Docker was lost and is back"}, "Docker was restarted; the container kept running."},
 		{"removed", []string{"the container was removed from outside"}, "Probably by Nomad's [reaper](#the-reaper)."},

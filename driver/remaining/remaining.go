@@ -412,10 +412,10 @@ func (e *Estimator) total() (total float64, from Source, name string) {
 	}{
 		{d.Steps, Meta, "as the job declares"},
 		{d.Epochs * s.PerEpoch, Meta, "as the job declares"},
-		{trainer, by, "as the trainer says"},
+		{trainer, by, "as the trainer reports"},
 		{assumed, Assumed, "assumed from " + d.Assumed.StepsFrom},
 		{d.Assumed.Epochs * s.PerEpoch, Assumed, "assumed from " + d.Assumed.EpochsFrom},
-		{d.Earlier.Steps, Earlier, "as in the run before"},
+		{d.Earlier.Steps, Earlier, "as in the previous run"},
 	} {
 		if c.total > 0 && s.At.Step <= c.total+max(s.Gap, 1) {
 			return c.total, c.from, c.name
@@ -430,7 +430,7 @@ func (e *Estimator) toEnd(cpu float64) Estimate {
 	if !s.Reported {
 		if before.CPUS > cpu {
 			return Estimate{CPUS: seconds(before.CPUS - cpu), Source: Earlier, Total: before.Steps,
-				Why: fmt.Sprintf("the run before took %.4g CPU-seconds", before.CPUS)}
+				Why: fmt.Sprintf("the previous run took %.4g CPU-seconds", before.CPUS)}
 		}
 		return Estimate{Why: "no step has been reported"}
 	}
@@ -443,11 +443,11 @@ func (e *Estimator) toEnd(cpu float64) Estimate {
 	case s.Carried > 0:
 		per, how = s.Carried, "as before the restart"
 	case before.Steps >= least && !s.Down:
-		per, how = before.CPUS/before.Steps, "as in the run before"
+		per, how = before.CPUS/before.Steps, "as in the previous run"
 	}
 	out := Estimate{PerStep: policy.CPUSeconds(per)}
 	if s.Backs >= maxBacks {
-		out.Why = "the step goes back again and again: it does not tell how far the task is"
+		out.Why = "the step keeps going backwards, so progress is unknown"
 		return out
 	}
 	total, from, name := e.total()

@@ -143,10 +143,10 @@ func TestTotals(t *testing.T) {
 	}{
 		{Declared{Steps: 50, Epochs: 9, Assumed: assumed}, 60, 10, Meta, 50, "as the job declares"},
 		{Declared{Epochs: 9, Assumed: assumed}, 60, 10, Meta, 90, "as the job declares"},
-		{Declared{Epochs: 9, Assumed: assumed}, 60, 0, Steps, 60, "as the trainer says"},
+		{Declared{Epochs: 9, Assumed: assumed}, 60, 0, Steps, 60, "as the trainer reports"},
 		{Declared{Assumed: assumed, Earlier: Run{CPUS: 9, Steps: 80}}, 0, 10, Assumed, 70, "assumed from --max_steps"},
 		{Declared{Assumed: Assumption{Epochs: 9, EpochsFrom: "EPOCHS"}}, nan, 10, Assumed, 90, "assumed from EPOCHS"},
-		{Declared{Assumed: Assumption{Epochs: 9, EpochsFrom: "EPOCHS"}, Earlier: Run{CPUS: 9, Steps: 80}}, -1, 0, Earlier, 80, "as in the run before"},
+		{Declared{Assumed: Assumption{Epochs: 9, EpochsFrom: "EPOCHS"}, Earlier: Run{CPUS: 9, Steps: 80}}, -1, 0, Earlier, 80, "as in the previous run"},
 		{Declared{Assumed: assumed}, 0, 1, Unknown, 0, "beyond"}, // epoch 40, not step 40
 		{Declared{}, inf, 10, Unknown, 0, "no total is known"},
 		{Declared{}, 0, 10, Unknown, 0, "no total is known"},
@@ -232,7 +232,7 @@ func TestRepeatedRestarts(t *testing.T) {
 	m := e.Estimate(cpu, Curve{})
 	must.Nil(t, m.CPUS)
 	must.Eq(t, Unknown, m.Source)
-	must.StrContains(t, m.Why, "again and again")
+	must.StrContains(t, m.Why, "keeps going backwards")
 	cpu = feed(e, 21, 50, 1, cpu+1, 1, 100)
 	must.Eq(t, 50, left(t, e, cpu))
 	for n := 60.0; n < 100; n += 10 {

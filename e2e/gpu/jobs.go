@@ -59,7 +59,7 @@ func (s shape) args(length time.Duration, seed uint64) []string {
 const (
 	together = "together, driver alone"
 	inTurn   = "one after the other, driver alone"
-	waiting  = "together, with the gate, nobody is parked"
+	waiting  = "together, with the gate, nothing is parked"
 	gated    = "together, with the gate"
 )
 

@@ -89,7 +89,7 @@ func (e allResults) accuracy() (values []value, on string, err error) {
 	}
 	worst := slices.MaxFunc(values, func(a, b value) int { return cmp.Compare(a.is, b.is) })
 	worst.name = fmt.Sprintf("worst of %d, %s", len(values), worst.name)
-	return []value{worst}, fmt.Sprintf("; calibrated on seed %d (at most %.1f cores a job, overhead %.2f)", seeds[0], best.cap, best.overhead), nil
+	return []value{worst}, fmt.Sprintf(", calibrated on seed %d (at most %.1f cores a job, overhead %.2f)", seeds[0], best.cap, best.overhead), nil
 }
 
 // off returns the relative error of the simulated mean completion.

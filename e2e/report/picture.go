@@ -62,7 +62,7 @@ func (e allResults) gains() (string, error) {
 			change(s.Time("quality_50").Ratio), fmt.Sprintf("%.0f", 100*s.Slower), fmt.Sprintf("%.2f", s.Ratio.Max),
 		})
 	}
-	return table([]string{"real jobs", "mean time to end, %", "last end, %", "half of the quality, %", "slower jobs, %", "worst job, ×"}, rows), nil
+	return table([]string{"real jobs", "mean time to end, %", "last end, %", "time to half quality, %", "slower jobs, %", "worst job, ×"}, rows), nil
 }
 
 // Geometry of the picture, in pixels.

@@ -120,7 +120,7 @@ func simulate(ctx context.Context, root, data string, log io.Writer) error {
 		}
 		out.Runs = append(out.Runs, s)
 		if p.plot != "" {
-			picture := filepath.Join(root, results, "sim-"+p.scenario+".png")
+			picture := filepath.Join(root, results, "sim-"+p.scenario+".svg")
 			if _, err := ebbtide("ebbtide "+strings.Join(append(args, "-policy", p.plot, "-plot", picture), " "), root, data); err != nil {
 				return err
 			}

@@ -225,7 +225,7 @@ func longestStep(ctx context.Context, web string) (float64, error) {
 			return strconv.ParseFloat(text, 64)
 		}
 	}
-	return 0, cmp.Or(lines.Err(), errors.New("the shim does not tell its longest step"))
+	return 0, cmp.Or(lines.Err(), errors.New("the shim does not report its longest step"))
 }
 
 // follower waits for a text, and keeps the end of the output.

@@ -113,6 +113,22 @@ func TestArchitecture_rule(t *testing.T) {
 	must.StrContains(t, tests, `"`+strings.ReplaceAll(failing[2], "_", " ")+`"`)
 }
 
+// The table of internal/README.md is what the folder has.
+func TestInternal(t *testing.T) {
+	var rows, folders []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)`").FindAllStringSubmatch(read(t, "internal/README.md"), -1) {
+		rows = append(rows, m[1])
+	}
+	entries, err := os.ReadDir(filepath.Join(root, "internal"))
+	must.NoError(t, err)
+	for _, e := range entries {
+		if e.IsDir() {
+			folders = append(folders, e.Name())
+		}
+	}
+	must.Eq(t, folders, rows)
+}
+
 // Each top folder has a page, or a package comment, that says where to start, in at most 40 lines.
 func TestFolders(t *testing.T) {
 	folders := make(map[string]bool)
@@ -132,7 +148,7 @@ func TestFolders(t *testing.T) {
 			page, _, _ := strings.Cut(string(text), "\npackage ")
 			found = true
 			if lines := strings.Count(page, "\n"); lines > 40 {
-				t.Errorf("%s/%s has %d lines before its code; at most 40 are wanted", folder, name, lines)
+				t.Errorf("%s/%s has %d lines before its code; the limit is 40", folder, name, lines)
 			}
 		}
 		if !found {

@@ -36,19 +36,31 @@ var unrun = map[string]string{
 	"python3":   "a trainer",
 	"kill":      "a process",
 	"curl":      "a shim",
+	"grep":      "the output of a command before it",
+
+	"bin/trainer":     "what make build makes",
+	"scp":             "another machine",
+	"jq":              "a gate's state",
+	"nvidia-smi":      "a card",
+	"nvidia-ctk":      "a card's container toolkit",
+	"cuda-checkpoint": "a card",
 }
+
+// program matches a line of a code block that begins with a program's name: no value, no formula,
+// no output with capitals or columns, and no block of a configuration.
+var program = regexp.MustCompile(`^([A-Z_]+=\S+ )*([a-z][a-z0-9./-]+)( [^= ].*)?$`)
 
 type command struct{ page, line string }
 
-// commands returns the lines of code blocks, and the code within sentences, that begin like a
-// command.
+// commands returns the lines of code blocks that begin with a program's name, and the code within
+// sentences that begins with a known one.
 func commands(t *testing.T) (all []command) {
 	t.Helper()
-	begins := regexp.MustCompile(`^(\$ )?([A-Z_]+=\S+ )*(ebbtide|make|go|` + strings.Join(keys(unrun), "|") + `)( |$)`)
-	add := func(page, line string) {
+	begins := regexp.MustCompile(`^([A-Z_]+=\S+ )*(ebbtide|make|go|` + strings.Join(keys(unrun), "|") + `)( |$)`)
+	add := func(page, line string, begins *regexp.Regexp) {
 		line = strings.TrimPrefix(strings.TrimSpace(line), "$ ")
 		line, _, _ = strings.Cut(line, "  #")
-		if begins.MatchString(line) {
+		if begins.MatchString(line) && !strings.HasSuffix(line, "{") {
 			all = append(all, command{page, line})
 		}
 	}
@@ -62,11 +74,11 @@ func commands(t *testing.T) (all []command) {
 		})
 		for _, block := range append(blocks, indented.FindAllString(fenced.ReplaceAllString(text, ""), -1)...) {
 			for line := range strings.Lines(block) {
-				add(page, line)
+				add(page, line, program)
 			}
 		}
 		for _, span := range codeSpan.FindAllString(withoutBlocks(text), -1) {
-			add(page, strings.Trim(span, "`"))
+			add(page, strings.Trim(span, "`"), begins)
 		}
 	}
 	must.Greater(t, 50, len(all))
@@ -109,6 +121,10 @@ func TestCommands(t *testing.T) {
 				goCommand(t, c, words)
 			case "ebbtide":
 				ebbtideCommand(t, c, words[1:])
+			default:
+				if unrun[words[0]] == "" && program.MatchString(part) {
+					t.Errorf("%s: %s: check %s here, or say in unrun what it needs", c.page, c.line, words[0])
+				}
 			}
 		}
 		if runs(t, c) {

@@ -10,6 +10,8 @@ import (
 	"go/token"
 	"path"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -22,6 +24,7 @@ var phrases string
 type phrase struct {
 	avoid  *regexp.Regexp
 	better string
+	except []string
 }
 
 func avoided(t *testing.T) (all []phrase) {
@@ -29,46 +32,58 @@ func avoided(t *testing.T) (all []phrase) {
 	lines := bufio.NewScanner(strings.NewReader(phrases))
 	for lines.Scan() {
 		if line := lines.Text(); !strings.HasPrefix(line, "#") {
-			pattern, better, ok := strings.Cut(line, "\t")
-			must.True(t, ok, must.Sprint(line))
-			all = append(all, phrase{regexp.MustCompile(`(?i)\b(` + strings.ReplaceAll(pattern, " ", `\s+`) + `)\b`), better})
+			columns := strings.Split(line, "\t")
+			must.Between(t, 2, len(columns), 3, must.Sprint(line))
+			p := phrase{avoid: regexp.MustCompile(`(?i)\b(` + strings.ReplaceAll(columns[0], " ", `\s+`) + `)\b`), better: columns[1]}
+			if len(columns) == 3 {
+				p.except = strings.Fields(columns[2])
+			}
+			all = append(all, p)
 		}
 	}
 	must.SliceNotEmpty(t, all)
 	return all
 }
 
-// comments are those of a Go or C file, joined where they follow each other.
-func comments(t *testing.T, name string) string {
+// words returns a file without what marks its comments, so that a phrase is found across lines; of
+// a Go file its comments and strings, of a C file its comments.
+func words(t *testing.T, name string) string {
 	t.Helper()
 	text := read(t, name)
-	var out strings.Builder
-	if strings.HasSuffix(name, ".go") {
-		set := token.NewFileSet()
-		var s scanner.Scanner
-		s.Init(set.AddFile(name, -1, len(text)), []byte(text), nil, scanner.ScanComments)
-		for {
-			_, tok, lit := s.Scan()
-			if tok == token.EOF {
-				return out.String()
-			}
-			if tok == token.COMMENT {
-				out.WriteString(strings.NewReplacer("//", "", "/*", "", "*/", "").Replace(lit) + "\n")
-			}
-		}
+	switch path.Ext(name) {
+	case ".go":
+		return goWords(t, name, text)
+	case ".c", ".h":
+		text = strings.Join(regexp.MustCompile(`(?s)//[^\n]*|/\*.*?\*/`).FindAllString(text, -1), "\n")
 	}
-	for _, c := range regexp.MustCompile(`(?s)//[^\n]*|/\*.*?\*/`).FindAllString(text, -1) {
-		out.WriteString(regexp.MustCompile(`(?m)^\s*(//|/\*|\*)|\*/`).ReplaceAllString(c, "") + "\n")
-	}
-	return out.String()
+	return regexp.MustCompile(`(?m)^\s*(//|/\*|\*|#)|\*/`).ReplaceAllString(text, "")
 }
 
-// Pages and comments avoid the phrases of the list.
+func goWords(t *testing.T, name, text string) string {
+	t.Helper()
+	var s scanner.Scanner
+	s.Init(token.NewFileSet().AddFile(name, -1, len(text)), []byte(text), nil, scanner.ScanComments)
+	var comments, literals strings.Builder
+	for {
+		switch _, tok, lit := s.Scan(); tok {
+		case token.EOF:
+			return comments.String() + literals.String()
+		case token.COMMENT:
+			comments.WriteString(strings.NewReplacer("//", "", "/*", "", "*/", "").Replace(lit) + "\n")
+		case token.STRING:
+			value, err := strconv.Unquote(lit)
+			must.NoError(t, err)
+			literals.WriteString("\x00" + value)
+		}
+	}
+}
+
+// Pages, comments, scripts, jobs and the texts of programs avoid the phrases of the list.
 func TestProse(t *testing.T) {
 	list := avoided(t)
 	check := func(name, text string) {
 		for _, p := range list {
-			if hit := p.avoid.FindString(text); hit != "" {
+			if hit := p.avoid.FindString(text); hit != "" && !slices.Contains(p.except, name) {
 				t.Errorf("%s: %q: write %s", name, hit, p.better)
 			}
 		}
@@ -76,9 +91,9 @@ func TestProse(t *testing.T) {
 	for _, page := range pages(t) {
 		check(page, prose(read(t, page)))
 	}
-	for _, name := range sources(t, ".go", ".c", ".h") {
+	for _, name := range sources(t, ".go", ".c", ".h", ".js", ".html", ".hcl", ".sh", ".yml", "Makefile") {
 		if !strings.Contains(path.Dir(name), "testdata") {
-			check(name, comments(t, name))
+			check(name, words(t, name))
 		}
 	}
 }

@@ -121,7 +121,7 @@ func (m *mover) resolveDetached(ctx context.Context) (after uint64, err error) {
 	return after, err
 }
 
-// resolve finds out the outcome of a registration at index before whose answer was lost. It may
+// resolve finds out the outcome of a registration (at index before) with a lost answer. It may
 // still be in flight, so an unchanged job proves nothing: registering a fence then advances the
 // index, so that the lost one must fail. after is the job's index if it is bound, else 0.
 func (m *mover) resolve(ctx context.Context, before uint64) (after uint64, err error) {

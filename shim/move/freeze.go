@@ -124,9 +124,9 @@ func terminal(status string) bool {
 	return false
 }
 
-// completed reports whether the tasks of an allocation have run to their end. Nomad calls one
-// complete, too, that failed because its client could not create it ("plugin is shut down"),
-// once the client's agent has been restarted.
+// completed reports whether the tasks of an allocation have run to their end. Nomad also
+// marks as complete one that its client could not create ("plugin is shut down"), once the
+// client's agent has been restarted.
 func completed(status string, tasks map[string]*api.TaskState) bool {
 	return status == api.AllocClientStatusComplete && slices.ContainsFunc(slices.Collect(maps.Values(tasks)), func(t *api.TaskState) bool {
 		return !t.StartedAt.IsZero()

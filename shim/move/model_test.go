@@ -480,7 +480,7 @@ var errKilled = errors.New("the process was killed")
 // process executes or recovers a move. Its calls can fail and it can be killed.
 type process struct {
 	*model
-	crash  int // after so many calls; 0 for never
+	crash  int // after that many calls; 0 for never
 	faulty bool
 	calls  int
 	now    fault // for the current call

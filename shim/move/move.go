@@ -351,7 +351,7 @@ func (m *mover) save(ctx context.Context) error {
 		if err := m.waitSaved(ctx, t, before[t.Name], sent[t.Name].Add(saving.timeout+saveGrace)); err != nil {
 			return err
 		}
-		// The status does not tell when the driver froze it; a renewal starts a known lease.
+		// The status does not say when the driver froze it; a renewal starts a known lease.
 		if err := m.frozen.renew(ctx, t.Name, saving.lease); err != nil {
 			return err
 		}

@@ -92,7 +92,7 @@ func TestDecide(t *testing.T) {
 			input(node("a", 2, task(nl, 0.5)).pending(2), node("b", 2, task(nl, 0.6))),
 			"b", map[string]float64{"a": 4 * 0.5, "b": 2 * 0.6}, RuleLeast,
 		}, {
-			"pending: an empty node is not empty any more",
+			"pending: an empty node is no longer empty",
 			input(node("a", 2).pending(1), node("b", 2, task(cl, 0.5))),
 			"b", map[string]float64{"a": 2 * 1, "b": 0.5}, RuleAllCL,
 		}, {

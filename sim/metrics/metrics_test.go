@@ -94,7 +94,7 @@ func TestSummarize_errors(t *testing.T) {
 			r.Jobs[0].ID = "x"
 			return []Run{two("none", 1, 1, 20), r}
 		}, `job "x" is not in the run of policy none`},
-		{"twice", func() []Run { return []Run{two("none", 1, 1, 20), two("none", 1, 2, 20)} }, "scenario s, policy none, seed 1: is there twice"},
+		{"twice", func() []Run { return []Run{two("none", 1, 1, 20), two("none", 1, 2, 20)} }, "scenario s, policy none, seed 1: is duplicated"},
 		{"fewer jobs", func() []Run {
 			r := two("fsp", 1, 1, 20)
 			r.Jobs = r.Jobs[:1]

@@ -130,7 +130,7 @@ func Summarize(runs []Run, base string, seed uint64) ([]Summary, error) {
 			return nil, fmt.Errorf("%s: %w", r.Name(), err)
 		}
 		if seen[r.Name()] {
-			return nil, fmt.Errorf("%s: is there twice", r.Name())
+			return nil, fmt.Errorf("%s: is duplicated", r.Name())
 		}
 		seen[r.Name()] = true
 		if r.Policy == base {

@@ -300,7 +300,7 @@ func (s Scenario) validate() error {
 	for _, n := range s.Nodes {
 		path := "node " + n.Name
 		if names[n.Name] {
-			errs.Add(path, "is there twice")
+			errs.Add(path, "is duplicated")
 		}
 		names[n.Name] = true
 		count(path+".count", n.Count)

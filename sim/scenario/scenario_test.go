@@ -52,7 +52,7 @@ func TestParse_errors(t *testing.T) {
 		{"a word", "node \"a\" { cores = \"many\" }\n" + jobs, "test.hcl:1: Unsuitable value type"},
 		{"zero capacity", "node \"a\" { cores = 0 }\n" + jobs, "node a.cores: must be > 0, got 0"},
 		{"negative count", "node \"a\" {\n cores = 1\n count = -1\n}\n" + jobs, "node a.count: must be from 1 to 1000000, got -1"},
-		{"twice", node + node + jobs, "node a: is there twice"},
+		{"twice", node + node + jobs, "node a: is duplicated"},
 		{"zero jobs", node + "workload \"generated\" { jobs = 0 }\n", "workload generated.jobs: must be from 1 to 1000000, got 0"},
 		{"source", node + "workload \"guess\" { jobs = 1 }\n", `workload guess: must be one of generated, adaptdl, alibaba, papers, got "guess"`},
 		{"sizes", node + jobs + "sizes = \"big\"\n", `sizes: must be one of exact, estimated, unknown, got "big"`},

@@ -467,7 +467,7 @@ func (g *Gatherer) run(ctx context.Context, all []*query) {
 	}
 	_ = group.Wait() // errors are in the queries
 	if ctx.Err() != nil {
-		return // canceled requests prove nothing
+		return // cancelled requests prove nothing
 	}
 	for _, q := range all {
 		q.apply()

@@ -85,7 +85,7 @@ func TestCheck(t *testing.T) {
 		"all have ended":             {files: v2(), change: map[string]string{"proc/meminfo": ""}, need: map[int]int{9: 1 << 20}},
 		"a limit that is no number":  {files: v2(), change: map[string]string{"cgroup/nomad.slice/a.task/memory.max": "much\n"}, need: map[int]int{7: 1}, want: `memory.max: strconv.ParseUint: parsing "much"`, other: true},
 		"a use that is not told":     {files: v1(), change: map[string]string{"cgroup/memory/docker/a/memory.stat": "rss 1\n"}, need: map[int]int{7: 1}, want: "memory.stat: there is no total_inactive_file", other: true},
-		"a host that does not tell":  {files: v1(), change: map[string]string{"proc/meminfo": "MemTotal: 5 kB\n"}, need: map[int]int{7: 1}, want: "there is no MemAvailable:", other: true},
+		"a host without the figure":  {files: v1(), change: map[string]string{"proc/meminfo": "MemTotal: 5 kB\n"}, need: map[int]int{7: 1}, want: "there is no MemAvailable:", other: true},
 		"no cgroup of memory at all": {files: v1(), change: map[string]string{"proc/7/cgroup": "5:cpu:/docker/a\n"}, need: map[int]int{7: 40_000}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -80,7 +80,7 @@ static CUresult enter(void)
 	for (;;) {
 		int state = me()->state;
 		if (state == CU_PROCESS_STATE_FAILED)
-			return CUDA_ERROR_UNKNOWN; // for ever
+			return CUDA_ERROR_UNKNOWN; // forever
 		if (state == CU_PROCESS_STATE_RUNNING) {
 			me()->busy++;
 			if (me()->state == CU_PROCESS_STATE_RUNNING)
@@ -988,7 +988,7 @@ API CUresult cuCheckpointProcessRestore(int pid, void *args)
 			p->parked[g] = 0;
 			continue;
 		}
-		// As the real one: a full card breaks the process for ever (NVIDIA/cuda-checkpoint#44).
+		// As the real one: a full card breaks the process forever (NVIDIA/cuda-checkpoint#44).
 		p->state = CU_PROCESS_STATE_FAILED;
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}

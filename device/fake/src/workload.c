@@ -207,7 +207,7 @@ static void resolve(void)
 
 static const CUmemAllocationProp here = { .type = 1, .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
 
-// An array of at most so many bytes, of words, not for computing.
+// An array of at most that many bytes, of words, not for computing.
 static CUDA_ARRAY_DESCRIPTOR lines(size_t n)
 {
 	return (CUDA_ARRAY_DESCRIPTOR){ .Width = n / 4 < 16384 ? n / 4 : 16384, .Height = n / 4 / 16384, .Format = 3, .NumChannels = 1 };
@@ -430,7 +430,7 @@ static size_t available(void)
 	return f;
 }
 
-// Allocates until it is refused; then half as much, down to --least. With --leave so much of the
+// Allocates until it is refused; then half as much, down to --least. With --leave that much of the
 // card is left free.
 static void fill(void)
 {

@@ -256,7 +256,7 @@ func (l *Ledger) Unpark(p ProcessID, id CardID, known bool) error {
 	return l.set(p, id, e)
 }
 
-// FitsCard returns ErrRoom if a card cannot grant so many bytes now.
+// FitsCard returns ErrRoom if a card cannot grant that many bytes now.
 func (l *Ledger) FitsCard(id CardID, bytes uint64) error {
 	if bytes > l.Free(id) {
 		return ErrRoom

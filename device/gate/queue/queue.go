@@ -7,7 +7,7 @@
 // # Order
 //
 // First come, first served, on each card. A step of priority counts as Rules.HeadStart of waiting.
-// All requests age alike, so none is overtaken for ever.
+// All requests age alike, so none is overtaken forever.
 //
 // A request that fits goes ahead of an earlier one that does not, but only until that one has
 // waited for Rules.Patience. From then on the card's memory is reserved for it, as long as a

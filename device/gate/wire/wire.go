@@ -40,7 +40,7 @@ const (
 	Hello Type = 1
 	// Attach: ID and Arg are the GPU's UUID. Answer: Attached.
 	Attach Type = 2
-	// Request: Bytes are wanted within Arg milliseconds. Answer: Grant.
+	// Request: Bytes are needed within Arg milliseconds. Answer: Grant.
 	Request Type = 3
 	// Return: Bytes of its holdings are released.
 	Return Type = 6

@@ -393,7 +393,7 @@ static void gone(int fd)
 }
 
 // Waits for the next message and reads it, unless another thread does. False: the connection is
-// over, and reading is set: no other thread uses it any more.
+// over, and reading is set: no other thread uses it now.
 static bool listen_on(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };

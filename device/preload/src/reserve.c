@@ -95,7 +95,7 @@ bool eb_room(struct device *d, uint64_t *total, uint64_t *used)
 	return true;
 }
 
-// Are so many bytes more within the container's share? Memory that cannot be parked must be:
+// Are that many bytes more within the container's share? Memory that cannot be parked must be:
 // others could not have it back.
 bool eb_within(struct device *d, int64_t bytes)
 {

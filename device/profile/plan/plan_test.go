@@ -220,8 +220,8 @@ func TestDecide_neverOver(t *testing.T) {
 			}
 		}
 		must.True(t, rises == 0 || rises <= free)
-		// Deciding again pauses only a job whose rise did not fit and which was first: it may not
-		// be any more.
+		// Deciding again pauses only a job whose rise did not fit and which was first: now it
+		// may not be.
 		for i, d := range out.Jobs {
 			j := &in.Jobs[i]
 			switch {
@@ -269,7 +269,7 @@ func TestDecide_allEnd(t *testing.T) {
 			jobs = append(jobs, w)
 		}
 		for now := 0; len(jobs) > 0; now++ {
-			must.True(t, now < 5000, must.Sprint("a job waits for ever"))
+			must.True(t, now < 5000, must.Sprint("a job waits forever"))
 			in := Input{MemoryMiB: memory, Params: params}
 			held := 0
 			for i, w := range jobs {

@@ -9,7 +9,7 @@ func departures() []policy.Departure {
 	return []policy.Departure{
 		{
 			Published: "Algorithm 2: L moves by q/Q · R_G · β",
-			Ours:      "half of the way to what the response time requires; `dqoes_step = \"published\"` with `dqoes_headroom = false` gives the published step",
+			Ours:      "halfway to what the response time requires; `dqoes_step = \"published\"` with `dqoes_headroom = false` gives the published step",
 			Why:       "after a jump of the load the target is met again after 3 runs instead of 26",
 		}, {
 			Published: "Algorithm 2: class B grows only by what class G uses",

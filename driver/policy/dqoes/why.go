@@ -58,12 +58,12 @@ func (n *node) whyPublished(s *strings.Builder, i int, d policy.Decision) {
 	case RuleSatisfied:
 		s.WriteString(": satisfied, limit stays")
 	case RuleBadFull:
-		s.WriteString(": worse than asked, but no CPU is reclaimable, limit stays")
+		s.WriteString(": worse than its target, but no CPU is reclaimable, limit stays")
 	case RuleGood:
-		fmt.Fprintf(s, ": better than asked, releases q/Q_G·R_G·β = %.4g/%.4g·%.4g·%.4g of its limit",
+		fmt.Fprintf(s, ": better than its target, releases q/Q_G·R_G·β = %.4g/%.4g·%.4g·%.4g of its limit",
 			n.q[i], n.sum.QGood, n.reclaimable, p.Beta)
 	default:
-		fmt.Fprintf(s, ": worse than asked, gets q/Q_B·R_G·β = %.4g/%.4g·%.4g·%.4g of its limit more",
+		fmt.Fprintf(s, ": worse than its target, gets q/Q_B·R_G·β = %.4g/%.4g·%.4g·%.4g of its limit more",
 			n.q[i], n.sum.QBad, n.reclaimable, p.Beta)
 		if *d.Limit == 1 {
 			s.WriteString(", bounded by the pool")
@@ -84,9 +84,9 @@ func (n *node) whyProportional(s *strings.Builder, i int, d policy.Decision) {
 	case d.Class == policy.Satisfied:
 		s.WriteString(": satisfied, and the pool is short")
 	case d.Class == policy.Good:
-		s.WriteString(": better than asked")
+		s.WriteString(": better than its target")
 	default:
-		s.WriteString(": worse than asked")
+		s.WriteString(": worse than its target")
 	}
 	if need == 0 {
 		s.WriteString(", but it used no CPU, so its need is unknown: limit stays")
@@ -94,9 +94,9 @@ func (n *node) whyProportional(s *strings.Builder, i int, d policy.Decision) {
 	}
 	fmt.Fprintf(s, ", needs %.4g for %.4g s", need, aim*(*t.ObjectiveS))
 	if need > 4*t.Bound() || need < t.Bound()/4 {
-		s.WriteString(", goes a factor 2")
+		s.WriteString(", moves by a factor of 2")
 	} else {
-		s.WriteString(", goes half of the way")
+		s.WriteString(", moves halfway")
 	}
 	if n.cut(i) {
 		s.WriteString(", but the pool is short and the largest are cut to one level")

@@ -49,7 +49,7 @@ func departures() []policy.Departure {
 			Why:       "P = G·R would favour tasks with a large share",
 		}, {
 			Published: "Algorithm 3: NL and CL (prose), NL and WL (pseudo-code)",
-			Ours:      "NL and WL; an empty list drops out",
+			Ours:      "NL and WL; an empty list is ignored",
 			Why:       "the threshold separates these two",
 		}, {
 			Published: "Algorithm 3: α = −1 if all tasks are in CL",

@@ -322,7 +322,7 @@ func TestDecide_adaptiveAlpha(t *testing.T) {
 			[]policy.Task{task("a", policy.CL, 0.8, 1), unmeasured("b", policy.NL, 1)},
 			Off,
 		}, {
-			"all stand still",
+			"none grows",
 			[]policy.Task{task("a", policy.NL, 0, 1), task("b", policy.WL, 0, 1)},
 			0,
 		}, {

@@ -43,7 +43,7 @@ func departures() []policy.Departure {
 			Why:       "neither it nor the others lose",
 		}, {
 			Published: "other kinds of jobs are not covered",
-			Ours:      "the pool is what services leave, at least the floor of the others",
+			Ours:      "the pool is what services leave, but at least the other tasks' floors",
 			Why:       "services come first",
 		},
 	}

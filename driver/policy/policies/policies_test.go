@@ -125,5 +125,5 @@ func TestQuery_live(t *testing.T) {
 	must.NoError(t, err)
 	decided, err := out.Decide(live(t, "flowcon"))
 	must.NoError(t, err)
-	must.StrContains(t, decided.(policy.Outcome).Tasks[0].Why, "goes half of the way", must.Sprint("dqoes_step is proportional in the agent"))
+	must.StrContains(t, decided.(policy.Outcome).Tasks[0].Why, "moves halfway", must.Sprint("dqoes_step is proportional in the agent"))
 }

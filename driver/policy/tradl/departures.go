@@ -33,7 +33,7 @@ func departures() []policy.Departure {
 			Why:       "success must not depend on the load",
 		}, {
 			Published: "ΣRU covers present tasks",
-			Ours:      "and what tasks that left used in the last interval",
+			Ours:      "plus the last interval's use by departed tasks",
 			Why:       "each leave would lift all limits",
 		}, {
 			Published: "ΣRU < a and RU > 1/n, exactly",

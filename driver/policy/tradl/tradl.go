@@ -49,7 +49,7 @@ const rounding = 1e-9
 // States. A task's state is the further one of its previous state and what its value
 // reaches now; with policy.Task.Tracked only the former counts. The pseudo-code
 // compares a loss with ≤; an accuracy reaches a target from below. A task without
-// targets, such as a service, is in training for ever.
+// targets, such as a service, is in training forever.
 //
 // AS, the acceptable tasks, is counted after this run's states; the pseudo-code uses
 // the last run's, which would limit a node for one more interval when its last task

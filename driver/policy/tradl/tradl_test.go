@@ -149,7 +149,7 @@ func TestDecide(t *testing.T) {
 				{State: acceptable, Limit: 1.0 / 3, Rule: RuleEven},
 			},
 		}, {
-			"without targets or reports: training for ever",
+			"without targets or reports: training forever",
 			of(
 				policy.Task{ID: "a", Goal: policy.GoalMin, Value: num(0), Use: 0.5, Limit: 1},
 				policy.Task{ID: "b", Goal: policy.GoalMax, Acceptable: num(0.3), Use: 0.5, Limit: 0.1},

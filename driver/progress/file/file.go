@@ -105,7 +105,7 @@ func Open(root *taskfs.Dir, name, format string, cfg progress.Config) (*File, er
 	switch {
 	case slices.Contains(progress.Formats(), format):
 	case format != "":
-		bad("format", format, fmt.Sprintf("must be one of %s, or empty to tell it from the file's name", strings.Join(progress.Formats(), ", ")))
+		bad("format", format, fmt.Sprintf("must be one of %s, or empty to infer it from the file's name", strings.Join(progress.Formats(), ", ")))
 	default:
 		if format = progress.FormatOf(name); format == "" {
 			bad("format", format, fmt.Sprintf("must be one of %s where the file's name does not end in .jsonl, .ndjson, .json, .csv or .tsv", strings.Join(progress.Formats(), ", ")))

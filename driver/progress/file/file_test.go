@@ -137,7 +137,7 @@ func TestOpen(t *testing.T) {
 		{"a.csv", "csv", progress.Config{File: "/local/a.csv", Format: "csv", Scale: -1}, nil},
 		{"a.txt", "csv", progress.Config{}, nil},
 		{"a.txt", "", progress.Config{}, []string{"progress.format: must be one of jsonl, csv where the file's name does not end in"}},
-		{"a.csv", "tsv", progress.Config{}, []string{`progress.format: must be one of jsonl, csv, or empty to tell it from the file's name, got "tsv"`}},
+		{"a.csv", "tsv", progress.Config{}, []string{`progress.format: must be one of jsonl, csv, or empty to infer it from the file's name, got "tsv"`}},
 		{"../a", "xml", progress.Config{Preset: "keras", Pattern: strings.Repeat("(", 300), Goal: "up", Metric: " x"}, []string{
 			"progress.file: must be a relative path that stays within the directory", "progress.format: ", "progress.pattern: applies only to log lines",
 			"progress.preset: applies only to log lines", "progress.goal: must be", "progress.metric: must not begin", "…"}},

@@ -33,7 +33,7 @@ const (
 	aboutTrain = `trainer trains a small model on generated data; what it prints looks like a well-known framework.
 
   trainer [train] [options]   trains
-  trainer serve [options]     trains for a moment, then evaluates batches for whoever asks over HTTP
+  trainer serve [options]     trains for a moment, then evaluates batches for clients over HTTP
   trainer load [options]      asks a service for batches and measures how long it takes to answer
 
 "trainer serve -h" and "trainer load -h" have the options of these two. Those of training:

@@ -4,76 +4,112 @@
 package picture
 
 import (
+	"bytes"
+	_ "embed"
 	"fmt"
-	"image/color"
 	"io"
+	"math"
 	"slices"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
+	"strings"
+	"text/template"
 
 	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
-// The palette of Okabe and Ito, as in tasks' plots.
-func colours() []color.Color {
-	return []color.Color{
-		color.NRGBA{0x00, 0x72, 0xb2, 0xff}, color.NRGBA{0xd5, 0x5e, 0x00, 0xff}, color.NRGBA{0x00, 0x9e, 0x73, 0xff},
-		color.NRGBA{0xcc, 0x79, 0xa7, 0xff}, color.NRGBA{0xe6, 0x9f, 0x00, 0xff}, color.NRGBA{0x56, 0xb4, 0xe9, 0xff},
-		color.NRGBA{0x6a, 0x71, 0x79, 0xff},
-	}
+//go:embed picture.tmpl.svg
+var file string
+
+var page = template.Must(template.New("picture").Parse(file))
+
+// The plot's area within the drawing.
+const left, right, top, bottom = 56.0, 744.0, 48.0, 432.0
+
+// drawing is what the template draws. Places are formatted.
+type drawing struct {
+	Title, Base, Same string
+	Columns, Rows     []label
+	Lines             []line
 }
 
+type label struct{ At, Text string }
+
+type line struct {
+	Name, At, Path string
+	Colour         int
+	Dashed         bool
+	Median, Worst  string
+}
+
+// colours is the number of colours in the template; further lines are dashed.
+const colours = 7
+
 // Ratios plots, per policy, the cumulative distribution of completion relative to the base
-// policy ("" for metrics.DefaultBase), as PNG.
+// policy ("" for metrics.DefaultBase), as SVG.
 func Ratios(w io.Writer, title string, runs []metrics.Run, base string) error {
-	p := plot.New()
-	p.Title.Text = title
-	p.X.Label.Text = "completion, of that under " + metrics.BaseName(base)
-	p.Y.Label.Text = "part of the jobs"
-	p.Y.Min, p.Y.Max = 0, 1
-	p.Legend.Left, p.Legend.Top = true, true
-	p.Add(plotter.NewGrid())
-	drawn := 0
+	d := drawing{Title: escape(title), Base: escape(metrics.BaseName(base))}
+	ratios := make(map[string][]float64)
+	low, high := 1.0, 1.0
+	var names []string
 	for _, name := range metrics.Policies(runs) {
-		ratios, err := metrics.Ratios(runs, base, name)
+		found, err := metrics.Ratios(runs, base, name)
 		if err != nil {
 			return err
 		}
-		if name == metrics.BaseName(base) || len(ratios) == 0 {
+		if name == metrics.BaseName(base) || len(found) == 0 {
 			continue
 		}
-		slices.Sort(ratios)
-		var points plotter.XYs
-		for i, x := range ratios {
-			points = append(points, plotter.XY{X: x, Y: float64(i) / float64(len(ratios))}, plotter.XY{X: x, Y: float64(i+1) / float64(len(ratios))})
-		}
-		line, err := plotter.NewLine(points)
-		if err != nil {
-			return fmt.Errorf("drawing policy %s: %w", name, err)
-		}
-		line.Color = colours()[drawn%len(colours())]
-		line.Width = vg.Points(1.5)
-		if drawn >= len(colours()) {
-			line.Dashes = []vg.Length{vg.Points(4), vg.Points(3)}
-		}
-		drawn++
-		p.Add(line)
-		p.Legend.Add(name, line)
+		slices.Sort(found)
+		low, high = min(low, found[0]), max(high, found[len(found)-1])
+		ratios[name], names = found, append(names, name)
 	}
-	unit, err := plotter.NewLine(plotter.XYs{{X: 1, Y: 0}, {X: 1, Y: 1}})
-	if err != nil {
+	step := round((high - low) / 8)
+	low, high = step*math.Floor(low/step), step*math.Ceil(high/step)
+	x := func(ratio float64) string { return place(left + (right-left)*(ratio-low)/(high-low)) }
+	y := func(part float64) string { return place(bottom - (bottom-top)*part) }
+	d.Same = x(1)
+	for i := range int(math.Round((high-low)/step)) + 1 {
+		at := low + float64(i)*step
+		d.Columns = append(d.Columns, label{x(at), fmt.Sprintf("%.4g", at)})
+	}
+	for part := range 6 {
+		d.Rows = append(d.Rows, label{y(float64(part) / 5), fmt.Sprintf("%d %%", 20*part)})
+	}
+	for i, name := range names {
+		all := ratios[name]
+		var path strings.Builder
+		fmt.Fprintf(&path, "M%s %s", x(all[0]), y(0))
+		for k, ratio := range all {
+			fmt.Fprintf(&path, "H%sV%s", x(ratio), y(float64(k+1)/float64(len(all))))
+		}
+		d.Lines = append(d.Lines, line{
+			Name: escape(name), At: place(top + 24 + 20*float64(i)), Path: path.String(), Colour: i % colours, Dashed: i >= colours,
+			Median: fmt.Sprintf("%.2f", all[(len(all)-1)/2]), Worst: fmt.Sprintf("%.2f", all[len(all)-1]),
+		})
+	}
+	var out bytes.Buffer
+	if err := page.Execute(&out, d); err != nil {
 		return fmt.Errorf("drawing: %w", err)
 	}
-	unit.Color = color.Gray{0x80}
-	p.Add(unit)
-	img := vgimg.NewWith(vgimg.UseWH(9*vg.Inch, 6*vg.Inch), vgimg.UseDPI(100))
-	p.Draw(draw.New(img))
-	if _, err := (vgimg.PngCanvas{Canvas: img}).WriteTo(w); err != nil {
+	if _, err := out.WriteTo(w); err != nil {
 		return fmt.Errorf("writing the picture: %w", err)
 	}
 	return nil
 }
+
+// round returns the next of 1, 2, 5 times a power of ten; 0.1 for 0.
+func round(x float64) float64 {
+	if x <= 0 {
+		return 0.1
+	}
+	ten := math.Pow(10, math.Floor(math.Log10(x)))
+	for _, nice := range []float64{1, 2, 5} {
+		if x <= nice*ten {
+			return nice * ten
+		}
+	}
+	return 10 * ten
+}
+
+func place(x float64) string { return fmt.Sprintf("%.1f", x) }
+
+func escape(s string) string { return template.HTMLEscapeString(s) }

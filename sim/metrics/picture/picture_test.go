@@ -5,7 +5,7 @@ package picture
 
 import (
 	"bytes"
-	"image/png"
+	"encoding/xml"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -21,14 +21,15 @@ func TestRatios(t *testing.T) {
 	}
 	draw := func(runs []metrics.Run) []byte {
 		var w bytes.Buffer
-		must.NoError(t, Ratios(&w, "title", runs, ""))
-		_, err := png.Decode(bytes.NewReader(w.Bytes()))
-		must.NoError(t, err)
+		must.NoError(t, Ratios(&w, "a < b", runs, ""))
+		must.NoError(t, xml.Unmarshal(w.Bytes(), new(struct{})))
 		return w.Bytes()
 	}
 	one := draw(runs)
 	must.Eq(t, one, draw(runs))
 	runs[1].Jobs[0].EndS = end(9)
 	must.NotEq(t, one, draw(runs)) // the line has moved
+	must.StrContains(t, string(one), "fsp: half of the jobs at most ×0.50, worst ×1.00.")
+	must.StrContains(t, string(draw(runs[:1])), "a &lt; b") // no line at all
 	must.Error(t, Ratios(&bytes.Buffer{}, "title", runs[1:], ""))
 }
