@@ -356,6 +356,9 @@ func TestEdges(t *testing.T) {
 		{"plugin of the target", b, killPlugin(s.b), nothing},
 		{"source", a, kill(a), restart(a)},
 		{"target", b, kill(b), restart(b)},
+		// Nomad has reattached to it at the restart; an allocation may then fail with "plugin is
+		// shut down" before it is created.
+		{"recovered plugin of the target", b, killPlugin(s.b), nothing},
 		{"server", nil, kill(s.server), restart(s.server)},
 		{"target for good", b, func(t *testing.T) { s.killMachine(t, s.b) }, nil},
 	} {

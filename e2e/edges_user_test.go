@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +28,7 @@ func (s *site) testUserActions(t *testing.T) {
 		do  func(*testing.T, *moving, func())
 		job job
 	}
-	people := map[string]person{"completes": {at: "", do: testCompletes}, "late": {at: "", do: testLate}}
+	people := map[string]person{"completes": {at: "", do: testCompletes}, "late": {at: "", do: testLate}, "reverts": {at: "", do: testUserReverts}}
 	for _, p := range []phase{saving, frozen, bound} {
 		people["stops "+string(p)] = person{at: p, do: testUserStops}
 		people["removes "+string(p)] = person{at: p, do: testUserRemoves}
@@ -100,7 +101,7 @@ func (m *moving) unbind(t *testing.T) {
 	must.NoError(t, err)
 }
 
-// testUserStops: a stopped job ends and stays stopped.
+// testUserStops: a stopped job ends and stays stopped. When it is started again, it is not bound.
 func testUserStops(t *testing.T, m *moving, pass func()) {
 	_, _, err := m.server.API.Jobs().Deregister(m.id, false, nil)
 	must.NoError(t, err)
@@ -113,6 +114,32 @@ func testUserStops(t *testing.T, m *moving, pass func()) {
 	now, stopped := m.version(t)
 	must.True(t, stopped)
 	must.Eq(t, version, now, must.Sprint("it has not been registered since"))
+
+	spec, _, err := m.server.API.Jobs().Info(m.id, nil)
+	must.NoError(t, err)
+	*spec.Stop = false
+	_, _, err = m.server.API.Jobs().Register(spec, nil)
+	must.NoError(t, err)
+	m.unbind(t)
+	m.lost = true // it may start from scratch, as without a move
+	m.checkOnce(t)
+}
+
+// testUserReverts: reverting to a version that is bound to a node leaves the job unbound.
+func testUserReverts(t *testing.T, m *moving, _ func()) {
+	m.move(t, newAPIProxy(t, m.server.Addr))
+	m.end(t)
+	must.NoError(t, m.err)
+	versions, _, _, err := m.server.API.Jobs().Versions(m.id, false, nil)
+	must.NoError(t, err)
+	i := slices.IndexFunc(versions, func(j *api.Job) bool { return len(j.TaskGroups[0].Constraints) > 0 })
+	must.GreaterEq(t, 0, i)
+	_, _, err = m.server.API.Jobs().Revert(m.id, *versions[i].Version, nil, nil, "", "")
+	must.NoError(t, err)
+	must.StrHasPrefix(t, m.b.agent.NodeID(), m.boundTo(t))
+	m.unbind(t)
+	_, starts := m.checkOnce(t)
+	must.Len(t, 2, starts, must.Sprint("it runs on as after the move"))
 }
 
 func testUserRemoves(t *testing.T, m *moving, pass func()) {
@@ -138,12 +165,20 @@ func testUserRegisters(t *testing.T, m *moving, pass func()) {
 	m.end(t)
 	m.unbind(t)
 	m.lost = m.result.Phase == move.PhaseSave // stopped before it had saved, as without a move
-	now, _ := m.checkOnce(t)
+	eventually(t, "the new version runs", func() error {
+		now, err := m.only(t)
+		if err == nil && now.JobVersion != version {
+			err = fmt.Errorf("version %d runs", now.JobVersion)
+		}
+		return err
+	})
+	// Nomad carries no disk over from an allocation that it stopped before it had received its own.
+	m.startsOver = m.result.Phase == move.PhaseWait
+	m.checkOnce(t)
 	spec, _, err := m.server.API.Jobs().Info(m.id, nil)
 	must.NoError(t, err)
 	must.Eq(t, "yes", spec.Meta["changed"])
 	must.Eq(t, version, *spec.Version, must.Sprint("it has not been registered since"))
-	must.Eq(t, version, now.JobVersion)
 }
 
 // testCompletes: a job completes after its move and before it is unbound, when any new version
