@@ -46,13 +46,18 @@ test("a task has its curves, limits over time, and events", async ({ page }) => 
   await expect(page.locator("#tasks")).toBeVisible();
 });
 
-test("moves, refusals, time saved, and what each policy would do", async ({ page }) => {
+test("moves, refusals, GPUs, time saved, and what each policy would do", async ({ page }) => {
   await open(page, address("EBBTIDE_UI"), "#/moves");
   await expect(page.locator("#shim")).toContainText("ctl-1, process 812");
   await expect(page.locator("#moves")).toContainText("train-02");
   await expect(page.locator("#done")).toContainText("it ends 41 minutes sooner there");
   await expect(page.locator("#done")).toContainText("failed at save");
   await expect(page.locator("#refused")).toContainText("it would be done before the move had paid");
+
+  await page.goto(`${address("EBBTIDE_UI")}#/gpus`);
+  const parked = page.locator("#gpus tbody tr", { hasText: "NVIDIA A2" }).first();
+  await expect(parked).toContainText("parked");
+  await expect(parked.getByRole("cell", { name: "408", exact: true }).first()).toBeVisible();
 
   await page.getByRole("link", { name: "Time saved" }).click();
   await expect(page.locator("#saved-text")).toContainText("40 finished tasks whose allocations Nomad still has");
