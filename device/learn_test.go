@@ -30,7 +30,7 @@ func TestLearn(t *testing.T) {
 		p.learning.Wait()
 		_, err := os.Stat(filepath.Join(state, "running.json"))
 		must.Eq(t, kept, err == nil, must.Sprint("runs that have not ended are written down"))
-		_, err = os.Stat(filepath.Join(state, "kinds"))
+		_, err = os.Stat(filepath.Join(state, "profiles"))
 		must.Eq(t, kept, err == nil)
 	}
 }

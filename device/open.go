@@ -109,7 +109,7 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	opts.Measure, opts.Finder = checkpoint.Measure(p.usage), identify.Finder{Tasks: tasksDir(p.settings.Gate)}
 	if s.parkErr != nil {
 		opts.RestoreOnly = true
-		p.log.Warn("containers are not parked: a request that finds no memory waits, and is finally denied", "reason", s.parkErr)
+		p.log.Warn("containers are not parked: requests without room wait, then are denied", "reason", s.parkErr)
 	}
 	opts.Soft = overShare(p.settings, s.parkErr) == config.OverWait
 	opts.Lazy, opts.Metrics = p.settings.Lazy, p.metrics

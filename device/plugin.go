@@ -230,7 +230,7 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 			continue
 		}
 		if !there[uuid] {
-			c.Unhealthy = "it is no longer found"
+			c.Unhealthy = "it has disappeared"
 			if err != nil {
 				c.Unhealthy = err.Error()
 			}

@@ -165,7 +165,7 @@ func TestGroups(t *testing.T) {
 	r.set(r.cards[1:], nil)
 	groups = p.groups()
 	must.Len(t, 2, groups)
-	must.Eq(t, "it is no longer found", groups[0].Devices[0].HealthDesc)
+	must.Eq(t, "it has disappeared", groups[0].Devices[0].HealthDesc)
 	must.True(t, groups[1].Devices[0].Healthy)
 	r.set(nil, errors.New("driver/library version mismatch"))
 	must.Eq(t, "driver/library version mismatch", p.groups()[1].Devices[0].HealthDesc)

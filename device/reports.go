@@ -147,9 +147,9 @@ func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.
 			r.Why += fmt.Sprintf(", to make room for task %q of allocation %s (job %q)", by.Task, by.Alloc[:min(8, len(by.Alloc))], by.Job)
 		}
 	case st.Paused:
-		r.State, r.Why = handoff.Paused, "its GPU memory is about to rise when there is no room for it"
+		r.State, r.Why = handoff.Paused, "its GPU memory is predicted to rise beyond the free memory"
 	case waiting > 0:
-		r.State, r.Why = handoff.Waiting, "it waits for GPU memory"
+		r.State, r.Why = handoff.Waiting, "waiting for GPU memory"
 	}
 	if r.State == last.State && r.State != handoff.Parked {
 		r.Since = last.Since

@@ -30,8 +30,8 @@ func TestReport(t *testing.T) {
 		why   string
 	}{
 		"running": {gate.Status{PIDs: []int{7}, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)}, handoff.Running, ""},
-		"waiting": {gate.Status{PIDs: []int{7}, Usage: usage(ledger.Entry{}, 1)}, handoff.Waiting, "it waits for GPU memory"},
-		"paused":  {gate.Status{PIDs: []int{7}, Paused: true, Usage: usage(ledger.Entry{}, 1)}, handoff.Paused, "its GPU memory is about to rise when there is no room for it"},
+		"waiting": {gate.Status{PIDs: []int{7}, Usage: usage(ledger.Entry{}, 1)}, handoff.Waiting, "waiting for GPU memory"},
+		"paused":  {gate.Status{PIDs: []int{7}, Paused: true, Usage: usage(ledger.Entry{}, 1)}, handoff.Paused, "its GPU memory is predicted to rise beyond the free memory"},
 		"parked": {
 			gate.Status{
 				PIDs: []int{7}, Paused: true, Parked: true, Usage: usage(ledger.Entry{Parked: 100 * nvml.MiB}, 1),

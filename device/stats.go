@@ -139,7 +139,7 @@ func cardStats(c nvml.Card, u nvml.Usage) *nomad.DeviceStats {
 		"Card processes": {Desc: "Processes on the card", IntNumeratorVal: pointer(int64(len(u.Processes)))},
 	}
 	if !u.ProcessesKnown {
-		stats["Card processes"] = &structs.StatValue{Desc: fmt.Sprintf("Processes on the card: %s does not say", c.Name), StringVal: pointer("unknown")}
+		stats["Card processes"] = &structs.StatValue{Desc: fmt.Sprintf("Processes on the card: not reported by %s", c.Name), StringVal: pointer("unknown")}
 	}
 	return &nomad.DeviceStats{Summary: memory, Stats: &structs.StatObject{Attributes: stats}, Timestamp: u.Time}
 }

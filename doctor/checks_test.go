@@ -382,8 +382,8 @@ func TestExamine_cards(t *testing.T) {
 		"no gate":    {[]Card{{Name: "H100", Seats: 4}}, true, []Status{Warn}, "H100 is assigned without a gate"},
 		"old driver": {[]Card{{Name: "H100", Seats: 4, Shared: true, OverShare: "deny"}}, true, []Status{Warn}, "over_share = \"deny\""},
 		"one is lost": {
-			[]Card{{Name: "A", Seats: 4, Unhealthy: "it is no longer found", Shared: true, Parking: true}, {Name: "B", Seats: 4, Shared: true, Parking: true}},
-			true, []Status{Warn, OK}, "A is unhealthy: it is no longer found",
+			[]Card{{Name: "A", Seats: 4, Unhealthy: "it has disappeared", Shared: true, Parking: true}, {Name: "B", Seats: 4, Shared: true, Parking: true}},
+			true, []Status{Warn, OK}, "A is unhealthy: it has disappeared",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -188,7 +188,7 @@ func (n gpuNode) killGPUPlugin(t *testing.T) {
 // testParked checks what users see of a parked job.
 func testParked(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "low", "high")
-	n.waitEvent(t, low, "train", fmt.Sprintf("GPU: its GPU memory is in the host's memory, to make room for task \"train\" of allocation %s (job \"high\"); it is restored automatically", high.ID[:8]))
+	n.waitEvent(t, low, "train", fmt.Sprintf("GPU: its GPU memory is in the host's memory, to make room for task \"train\" of allocation %s (job \"high\"); the task resumes automatically", high.ID[:8]))
 	eventually(t, "Nomad shows what is parked", func() error {
 		all, err := n.seats()
 		if err != nil {
@@ -282,7 +282,7 @@ func testParkedRestarted(t *testing.T, n gpuNode) {
 func testParkedCardLost(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "patient", "other")
 	n.fail(t, "lost")
-	n.health(t, "it is no longer found")
+	n.health(t, "it has disappeared")
 	n.end(t, "other")
 	n.succeeds(t, high)
 	st, err := n.status(t, low, "train")
@@ -324,7 +324,7 @@ func testNoHostMemory(t *testing.T, n gpuNode) {
 
 	low := n.runs(t, n.memory(n.hog("poor", 10, hogMiB), "memory = 100"))
 	high := n.start(t, n.hog("waits", 90, hogMiB))
-	ev := n.waitEvent(t, low, "train", "GPU: cannot park its memory, so that other requests may fail: ", "not enough host memory", "give the task a memory_max that is at least ")
+	ev := n.waitEvent(t, low, "train", "GPU: cannot park its memory; other requests may fail: ", "not enough host memory", "give the task a memory_max that is at least ")
 	_, text, _ := strings.Cut(harness.EventText(ev), "at least ")
 	text, _, _ = strings.Cut(text, " ")
 	lacks, err := strconv.Atoi(text)
@@ -488,7 +488,7 @@ func (n gpuNode) attribute(t *testing.T, name string) string {
 // continue.
 func testCardLost(t *testing.T, n gpuNode) {
 	runs := n.runs(t, n.hog("stays-on", 50, 16))
-	for word, why := range map[string]string{"lost": "it is no longer found", "mig": "it is divided by MIG: its parts are for NVIDIA's own plugin"} {
+	for word, why := range map[string]string{"lost": "it has disappeared", "mig": "it is divided by MIG: its parts are for NVIDIA's own plugin"} {
 		n.fail(t, word)
 		n.health(t, why)
 		late := n.hog("late-"+word, 50, 16)
@@ -517,7 +517,7 @@ func testCardLost(t *testing.T, n gpuNode) {
 	}
 	log, err := n.agent.Log()
 	must.NoError(t, err)
-	for _, why := range []string{"it is no longer found", "it is divided by MIG"} {
+	for _, why := range []string{"it has disappeared", "it is divided by MIG"} {
 		must.Eq(t, 1, strings.Count(log, why), must.Sprintf("%q is said once", why))
 	}
 	must.Eq(t, 2, strings.Count(log, "a card can be used again"))

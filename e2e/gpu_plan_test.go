@@ -96,14 +96,14 @@ func testPlanned(t *testing.T, n gpuNode, j job) {
 		for i, alloc := range both {
 			st, err := n.status(t, alloc, "train")
 			if err == nil && st.GPU != nil && st.GPU.State == handoff.Paused {
-				must.Eq(t, "its GPU memory is about to rise when there is no room for it", st.GPU.Why)
+				must.Eq(t, "its GPU memory is predicted to rise beyond the free memory", st.GPU.Why)
 				paused = both[i]
 				return nil
 			}
 		}
 		return errors.New("none is")
 	})
-	n.waitEvent(t, paused, "train", "GPU: its GPU memory is about to rise when there is no room for it; it is restored automatically")
+	n.waitEvent(t, paused, "train", "GPU: its GPU memory is predicted to rise beyond the free memory; the task resumes automatically")
 	for _, alloc := range both {
 		n.succeeds(t, alloc)
 	}

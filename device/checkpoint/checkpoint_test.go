@@ -265,7 +265,7 @@ func TestPark(t *testing.T) {
 					return errors.Join(always("checkpoint 2", driver.Result(999))(call), always("restore", driver.Result(304))(call))
 				}
 			},
-			calls: "lock 1, lock 2, checkpoint 1, checkpoint 2, restore 1, unlock 2", states: "checkpointed running running", err: driver.Result(999), lost: true,
+			calls: "lock 1, lock 2, checkpoint 1, checkpoint 2, restore 1, unlock 2", states: "checkpointed running running", err: driver.Result(999), unsure: true,
 		},
 		"the helper ends in a checkpoint, which was done": {
 			on:    func(m *machine, _ *Options) { m.after = once("checkpoint 2", errHelper) },
@@ -306,7 +306,7 @@ func TestPark(t *testing.T) {
 					return errors.Join(always("lock 2", driver.NotReady)(call), always("unlock", driver.Result(999))(call))
 				}
 			},
-			calls: "lock 1, lock 2, unlock 1, unlock 1, unlock 1", states: "locked running running", err: ErrBusy, lost: true,
+			calls: "lock 1, lock 2, unlock 1, unlock 1, unlock 1", states: "locked running running", err: ErrBusy, unsure: true,
 		},
 		"CUDA does not answer for one while another is locked": {
 			on: func(m *machine, _ *Options) {
@@ -437,6 +437,38 @@ func TestRestore(t *testing.T) {
 		"a restore fails": {
 			on:    func(m *machine) { m.fail = always("restore 1", driver.OutOfMemory) },
 			calls: "restore 1, restore 2, unlock 2", states: "checkpointed running running", err: driver.OutOfMemory, lost: true,
+		},
+		"a restore is refused, and changes nothing": {
+			on:    func(m *machine) { m.fail = once("restore 2", driver.Result(304)) },
+			calls: "restore 1, restore 2, checkpoint 1", states: "checkpointed checkpointed running", err: driver.Result(304),
+		},
+		"a restore is refused, and breaks the process": {
+			on: func(m *machine) {
+				m.fail = func(call string) error {
+					if call == "restore 1" {
+						m.procs[1].state = driver.Failed
+						return driver.Result(999)
+					}
+					return nil
+				}
+			},
+			calls: "restore 1, restore 2, unlock 2", states: "failed running running", err: driver.Result(999), lost: true,
+		},
+		"an unlock is refused": {
+			on:    func(m *machine) { m.fail = always("unlock 1", driver.Result(999)) },
+			calls: "restore 1, restore 2, unlock 1, unlock 1, unlock 1, unlock 2", states: "locked running running", err: driver.Result(999), unsure: true,
+		},
+		"an unlock breaks the process": {
+			on: func(m *machine) {
+				m.fail = func(call string) error {
+					if call == "unlock 1" {
+						m.procs[1].state = driver.Failed
+						return driver.Result(999)
+					}
+					return nil
+				}
+			},
+			calls: "restore 1, restore 2, unlock 1, unlock 2", states: "failed running running", err: driver.Result(999), lost: true,
 		},
 		"one ends because of its restore": {
 			on: func(m *machine) {

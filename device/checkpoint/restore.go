@@ -194,12 +194,12 @@ func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 			!e.opts.Alive(id) && (!answered || unknownToCUDA(r)): // it had exited before
 			e.parked.forget(id)
 			return nil
-		case answered:
+		case errors.Is(err, driver.OutOfMemory):
 			// Whatever the state, a second attempt fails too (NVIDIA/cuda-checkpoint#44).
 			e.parked.forget(id)
 			return markLost(err)
 		}
-		// The helper has died. CUDA may have finished, or still be at work.
+		// If the helper has died, CUDA may have finished, or still be at work.
 		s, failed := e.state(ctx, id)
 		for t := e.newAttempt(); failed == nil && s > driver.Failed && t.retry(); {
 			s, failed = e.state(ctx, id)
@@ -215,6 +215,8 @@ func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 		case s != driver.Checkpointed:
 			e.parked.forget(id)
 			return markLost(fmt.Errorf("%w; it is in %v", err, s))
+		case answered:
+			return err // the caller retries later
 		}
 	}
 	return err
@@ -238,6 +240,7 @@ func (e *Evictor) repark(ctx context.Context, back []ledger.ProcessID) (failed e
 	return failed
 }
 
+// unlock unlocks a process. After an error other than gate.ErrLost it may still be locked.
 func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
 	var err error
 	for range minTries {
@@ -248,15 +251,15 @@ func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
 			return nil
 		}
 		// The helper may have died after CUDA had finished.
-		if s, failed := e.state(ctx, id); failed == nil && s == driver.Running {
+		switch s, failed := e.state(ctx, id); {
+		case failed != nil:
+		case s == driver.Running:
 			return nil
+		case s == driver.Failed, s == noState && e.opts.Alive(id):
+			return markLost(fmt.Errorf("it cannot be unlocked: %w", err))
 		}
 	}
-	err = fmt.Errorf("it stays locked: %w", err)
-	if _, answered := errors.AsType[driver.Result](err); answered {
-		return markLost(err)
-	}
-	return markUnsure(err)
+	return markUnsure(fmt.Errorf("it stays locked: %w", err))
 }
 
 func markUnsure(err error) error { return fmt.Errorf("%w: %w", gate.ErrUnsure, err) }

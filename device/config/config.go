@@ -36,7 +36,7 @@ const (
 	MountsDevice = "device"
 )
 
-// What happens to a request beyond its container's share.
+// Treatment of a request beyond its container's share.
 const (
 	// OverWait: it waits until the memory is not needed otherwise.
 	OverWait = "wait"
@@ -116,7 +116,7 @@ type Settings struct {
 	Period   time.Duration
 	Ignored  []string // UUIDs of cards
 	Inject   string
-	Mounts   string // what mounts library and gate
+	Mounts   string // the component that mounts library and gate
 	Preload  string // on the host
 	Gate     string // of the gate's socket
 	Reserve  uint64 // bytes of each card that are never granted

@@ -37,8 +37,8 @@ const (
 const (
 	// RuleWeight: the share follows from the weight.
 	RuleWeight = "fairshare.weight"
-	// RuleWish: it wants no more.
-	RuleWish = "fairshare.wish"
+	// RuleCap: all that its cap allows.
+	RuleCap = "fairshare.cap"
 	// RuleFloor: its weight would give it less than the floor.
 	RuleFloor = "fairshare.floor"
 	// RuleFloorShort: less than the floor, because of others' usage or minima.
@@ -53,7 +53,7 @@ const (
 	RuleOver = "fairshare.over"
 	// RuleStaticPart: an equal part of its group's 1/n (Static).
 	RuleStaticPart = "fairshare.static.part"
-	// RuleStaticCut: less than its part or its wish, because not all fit (Static).
+	// RuleStaticCut: less than its part or its cap, because not all fit (Static).
 	RuleStaticCut = "fairshare.static.cut"
 	// RuleWholeCardWait: another container has the card (WholeCard).
 	RuleWholeCardWait = "fairshare.whole-card.wait"
@@ -141,12 +141,12 @@ type card struct {
 // takes no memory from the others.
 //
 // Bounds, by precedence: no share is below current usage; as far as all fit, each gets its minimum;
-// then the floor, Params.Floor of an equal share. A wish bounds the last two and anything beyond;
+// then the floor, Params.Floor of an equal share. A cap bounds the last two and anything beyond;
 // what one container does not want goes to the others (weighted max-min fairness).
 //
 // Static. As in the paper, a group has 1/n of the card, n being the number of groups, and its
-// containers equal parts of that; one with a wish gets its wish instead. Nothing is redistributed.
-// If wishes and minima exceed the budget, all are cut to one level.
+// containers equal parts of that; one with a cap gets its cap instead. Nothing is redistributed.
+// If caps and minima exceed the budget, all are cut to one level.
 //
 // WholeCard. One container has the card: the one that holds memory; of several, or if none does, the
 // one with the highest priority, then the earliest, then by ID. None is evicted.
@@ -285,8 +285,8 @@ func (c *card) wants(x Container) int {
 		return 0
 	case c.in.Mode == WholeCard:
 		return c.budget
-	case x.WishMiB != nil:
-		return min(*x.WishMiB, c.budget)
+	case x.CapMiB != nil:
+		return min(*x.CapMiB, c.budget)
 	case c.in.Mode == Static:
 		return min(max(c.part(x), x.MinimumMiB), c.budget)
 	default:
@@ -353,8 +353,8 @@ func (c *card) rule(i int) string {
 		return RuleMinimumShort
 	case c.reached == floor && share < claim.levels[floor]:
 		return RuleFloorShort
-	case x.WishMiB != nil && share == *x.WishMiB:
-		return RuleWish
+	case x.CapMiB != nil && share == *x.CapMiB:
+		return RuleCap
 	case share > claim.levels[floor] && c.in.Mode != Static:
 		return RuleWeight
 	case share > claim.levels[floor] && share < claim.levels[wanted]:

@@ -77,7 +77,7 @@ func (in Input) mode(m Mode) Input {
 
 func in(group, id string) Container { return Container{ID: id, Group: group} }
 
-func (c Container) wish(mib int) Container  { c.WishMiB = &mib; return c }
+func (c Container) cap(mib int) Container   { c.CapMiB = &mib; return c }
 func (c Container) least(mib int) Container { c.MinimumMiB = mib; return c }
 func (c Container) holds(mib int) Container { c.InUseMiB = mib; return c }
 func (c Container) prio(p int) Container    { c.Priority = p; return c }
@@ -94,18 +94,18 @@ func TestDecide(t *testing.T) {
 	}{
 		{"nothing on the card", two(), shares{}, rules{}},
 		{"one container has all", two(in("g", "a")), shares{1000}, rules{RuleWeight}},
-		{"one container with a wish: the rest is not given", two(in("g", "a").wish(300)), shares{300}, rules{RuleWish}},
+		{"one container with a cap: the rest is not given", two(in("g", "a").cap(300)), shares{300}, rules{RuleCap}},
 		{"groups divide, then their containers", two(in("g", "a"), in("h", "b"), in("h", "c")), shares{500, 250, 250}, rules{RuleWeight, RuleWeight, RuleWeight}},
 		{"the last MiB: by id", two(in("g", "c"), in("g", "b"), in("g", "a")), shares{333, 333, 334}, rules{RuleWeight, RuleWeight, RuleWeight}},
 		{"priority, across groups", two(in("g", "a").prio(60), in("h", "b").prio(40)), shares{600, 400}, rules{RuleWeight, RuleWeight}},
 		{"priority, with one at the default", two(in("g", "a").prio(75), in("g", "b")), shares{600, 400}, rules{RuleWeight, RuleWeight}},
 		{"no container starves", two(in("g", "a").prio(1), in("h", "b").prio(100)), shares{250, 750}, rules{RuleFloor, RuleWeight}},
-		{"what one does not want goes to others, by weight", two(in("g", "a").wish(100), in("h", "b").prio(60), in("h", "c").prio(40)),
-			shares{100, 540, 360}, rules{RuleWish, RuleWeight, RuleWeight}},
-		{"wishes for nothing", two(in("g", "a").wish(0), in("h", "b").wish(0).holds(7)), shares{0, 7}, rules{RuleWish, RuleInUse}},
-		{"a wish for more than the card", two(in("g", "a").wish(5000)), shares{1000}, rules{RuleWeight}},
+		{"what one does not want goes to others, by weight", two(in("g", "a").cap(100), in("h", "b").prio(60), in("h", "c").prio(40)),
+			shares{100, 540, 360}, rules{RuleCap, RuleWeight, RuleWeight}},
+		{"a cap of nothing", two(in("g", "a").cap(0), in("h", "b").cap(0).holds(7)), shares{0, 7}, rules{RuleCap, RuleInUse}},
+		{"a cap beyond the card", two(in("g", "a").cap(5000)), shares{1000}, rules{RuleWeight}},
 		{"the minimum is respected", two(in("g", "a").least(700), in("h", "b")), shares{700, 300}, rules{RuleMinimum, RuleWeight}},
-		{"a wish bounds the minimum", two(in("g", "a").least(700).wish(600), in("h", "b")), shares{600, 400}, rules{RuleWish, RuleWeight}},
+		{"a cap bounds the minimum", two(in("g", "a").least(700).cap(600), in("h", "b")), shares{600, 400}, rules{RuleCap, RuleWeight}},
 		{"minima leave less than the floor", two(in("g", "a").least(900), in("h", "b")), shares{900, 100}, rules{RuleMinimum, RuleFloorShort}},
 		{"minima that do not fit", two(in("g", "a").least(900), in("h", "b").least(300)), shares{700, 300}, rules{RuleMinimumShort, RuleMinimum}},
 		{"what is in use goes before a minimum", two(in("g", "a").least(900), in("h", "b").holds(400)), shares{600, 400}, rules{RuleMinimumShort, RuleInUse}},
@@ -114,8 +114,8 @@ func TestDecide(t *testing.T) {
 		{"more is in use than there is", two(in("g", "a").holds(900), in("h", "b").holds(200), in("h", "c")), shares{900, 200, 0}, rules{RuleOver, RuleOver, RuleOver}},
 
 		{"static: a part of the group's part", two(in("h", "b"), in("h", "c")).mode(Static), shares{250, 250}, rules{RuleStaticPart, RuleStaticPart}},
-		{"static: a wish instead, nothing is handed on", two(in("g", "a").wish(100), in("h", "b").wish(700), in("h", "c")).mode(Static),
-			shares{100, 650, 250}, rules{RuleWish, RuleStaticCut, RuleStaticPart}},
+		{"static: a cap instead, nothing is handed on", two(in("g", "a").cap(100), in("h", "b").cap(700), in("h", "c")).mode(Static),
+			shares{100, 650, 250}, rules{RuleCap, RuleStaticCut, RuleStaticPart}},
 		{"static: priority does not count", two(in("g", "a").prio(100), in("h", "b").prio(1)).mode(Static), shares{500, 500}, rules{RuleStaticPart, RuleStaticPart}},
 		{"static: in use, minimum", two(in("g", "a").holds(300), in("g", "b").least(400), in("h", "c")).mode(Static),
 			shares{300, 400, 300}, rules{RuleInUse, RuleMinimum, RuleStaticCut}},
@@ -223,9 +223,9 @@ func TestDecide_why(t *testing.T) {
 			"raised to its minimum; weight 0.5 of 1, in use 0 MiB, needs 900 MiB",
 			"the usage and minima of others leave it less than the floor of 250 MiB; weight 0.5 of 1, in use 0 MiB",
 		}},
-		{two(in("g", "a").wish(100), in("h", "b").wish(700), in("h", "c")).mode(Static), []string{
+		{two(in("g", "a").cap(100), in("h", "b").cap(700), in("h", "c")).mode(Static), []string{
 			"as much as it wants; weight 1 of 3, in use 0 MiB, wants 100 MiB",
-			"cut: parts, wishes and what is in use do not fit together; weight 1 of 3, in use 0 MiB, wants 700 MiB",
+			"cut: parts, caps and what is in use do not fit together; weight 1 of 3, in use 0 MiB, wants 700 MiB",
 			"its equal part: 1/2 of the card for the group, 1/2 of that; weight 1 of 3, in use 0 MiB",
 		}},
 		{two(in("g", "a"), in("h", "b")).mode(WholeCard), []string{

@@ -18,7 +18,7 @@ const (
 	// Adaptive divides by Set_i of equation 1 and redistributes what a container does not want.
 	// It is the default, "".
 	Adaptive Mode = "adaptive"
-	// Static gives each container its wish, or an equal part of its group's 1/n of the card: the
+	// Static gives each container its cap, or an equal part of its group's 1/n of the card: the
 	// paper's "static fair-share", for comparison.
 	Static Mode = "static"
 	// WholeCard gives the card to one container at a time: the paper's "default", for comparison.
@@ -81,8 +81,8 @@ type Container struct {
 	ID string `json:"id"`
 	// Group is the ID of its group.
 	Group string `json:"group"`
-	// WishMiB is the most that it wants; nil: unlimited.
-	WishMiB *int `json:"wish_mib" strict:"optional"`
+	// CapMiB is the most that it may get; nil: unlimited.
+	CapMiB *int `json:"cap_mib" strict:"optional"`
 	// MinimumMiB is its measured working set; 0 if unknown.
 	MinimumMiB int `json:"minimum_mib" strict:"optional"`
 	// Priority is its job's, 1 to 100; 0 is 50.
@@ -133,8 +133,8 @@ func (in Input) Validate() error {
 		if !known[c.Group] {
 			errs.Add(at("group"), "must be the id of one of groups, got %q", c.Group)
 		}
-		if c.WishMiB != nil {
-			validateSize(&errs, at("wish_mib"), *c.WishMiB)
+		if c.CapMiB != nil {
+			validateSize(&errs, at("cap_mib"), *c.CapMiB)
 		}
 		validateSize(&errs, at("minimum_mib"), c.MinimumMiB)
 		validateSize(&errs, at("in_use_mib"), c.InUseMiB)
@@ -221,16 +221,16 @@ func figure11() []Group {
 }
 
 // Example returns the window of figure 11, with containers of all groups but the fourth: one with
-// a small wish, one that holds much, and two priorities in one group.
+// a small cap, one that holds much, and two priorities in one group.
 func Example() Input {
-	wish := func(mib int) *int { return &mib }
+	limit := func(mib int) *int { return &mib }
 	return Input{
 		MemoryMiB: 24576, ReserveMiB: 576,
 		Mode:         Adaptive,
 		Groups:       figure11(),
 		Coefficients: Coefficients{Scheme: Equal},
 		Containers: []Container{
-			{ID: "lammps", Group: "grp1", WishMiB: wish(2048), Priority: 50, InUseMiB: 1536},
+			{ID: "lammps", Group: "grp1", CapMiB: limit(2048), Priority: 50, InUseMiB: 1536},
 			{ID: "qmcpack", Group: "grp2", MinimumMiB: 5389, Priority: 50, InUseMiB: 5200},
 			{ID: "mnist-a", Group: "grp3", Priority: 80, InUseMiB: 539},
 			{ID: "mnist-b", Group: "grp3", Priority: 20},

@@ -35,7 +35,7 @@ func TestInput_Validate(t *testing.T) {
 		"groups[2].coefficients.size: unknown property, must be one of: count, application, user":                   func(in *Input) { in.Groups[2].Coefficients = Coefficients{By: map[string]float64{"size": 1}} },
 		`containers[4].id: must be unique, "lammps" is the id of containers[0] too`:                                 func(in *Input) { in.Containers[4].ID = "lammps" },
 		`containers[0].group: must be the id of one of groups, got "grp9"`:                                          func(in *Input) { in.Containers[0].Group = "grp9" },
-		"containers[1].wish_mib: must be ≥ 0 and ≤ 4294967296, got -1":                                              func(in *Input) { in.Containers[1] = in.Containers[1].wish(-1) },
+		"containers[1].cap_mib: must be ≥ 0 and ≤ 4294967296, got -1":                                               func(in *Input) { in.Containers[1] = in.Containers[1].cap(-1) },
 		"containers[0].minimum_mib: must be ≥ 0 and ≤ 4294967296, got -1":                                           func(in *Input) { in.Containers[0].MinimumMiB = -1 },
 		"containers[0].in_use_mib: must be ≥ 0 and ≤ 4294967296, got 4294967297":                                    func(in *Input) { in.Containers[0].InUseMiB = maxNumber + 1 },
 		"containers[0].priority: must be 0 for the default, 50, or ≥ 1 and ≤ 100, got 101":                          func(in *Input) { in.Containers[0].Priority = 101 },

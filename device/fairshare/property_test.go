@@ -95,8 +95,8 @@ func inputs(modes ...Mode) *rapid.Generator[Input] {
 				InUseMiB:   size.Draw(t, "in use") / rapid.SampledFrom([]int{1, 10}).Draw(t, "part of it"),
 				ArrivedS:   rapid.SampledFrom([]float64{0, 0, 1, -1.5}).Draw(t, "arrived"),
 			}
-			if rapid.Bool().Draw(t, "wishes") {
-				c = c.wish(size.Draw(t, "wish"))
+			if rapid.Bool().Draw(t, "caps") {
+				c = c.cap(size.Draw(t, "cap"))
 			}
 			in.Containers[i] = c
 		}
@@ -127,8 +127,8 @@ func TestDecide_properties(t *testing.T) {
 			must.NotEq(t, "", s.Rule)
 			must.GreaterEq(t, c.InUseMiB, s.ShareMiB)
 			most := budget
-			if c.WishMiB != nil && in.Mode != WholeCard {
-				most = min(most, *c.WishMiB)
+			if c.CapMiB != nil && in.Mode != WholeCard {
+				most = min(most, *c.CapMiB)
 			}
 			must.LessEq(t, max(most, c.InUseMiB), s.ShareMiB)
 			used, given = used+c.InUseMiB, given+s.ShareMiB
@@ -148,8 +148,8 @@ func TestDecide_properties(t *testing.T) {
 			if in.Mode != WholeCard && needed <= budget {
 				for i, c := range in.Containers {
 					least := c.MinimumMiB
-					if c.WishMiB != nil {
-						least = min(least, *c.WishMiB)
+					if c.CapMiB != nil {
+						least = min(least, *c.CapMiB)
 					}
 					must.GreaterEq(t, min(least, budget), out.Containers[i].ShareMiB)
 				}
@@ -252,7 +252,7 @@ func slack(in Input) int {
 	return 1
 }
 
-func TestDecide_wishesGoToOthers(t *testing.T) {
+func TestDecide_capsGoToOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(Adaptive).Draw(t, "in")
 		if len(in.Containers) == 0 {
@@ -264,7 +264,7 @@ func TestDecide_wishesGoToOthers(t *testing.T) {
 		}
 		i := rapid.IntRange(0, len(in.Containers)-1).Draw(t, "which")
 		before := Decide(in)
-		in.Containers[i] = in.Containers[i].wish(rapid.IntRange(0, before.Containers[i].ShareMiB).Draw(t, "wish"))
+		in.Containers[i] = in.Containers[i].cap(rapid.IntRange(0, before.Containers[i].ShareMiB).Draw(t, "cap"))
 		for j, c := range Decide(in).Containers {
 			if j != i {
 				must.GreaterEq(t, before.Containers[j].ShareMiB-slack(in), c.ShareMiB)

@@ -53,7 +53,7 @@ func (c *card) why(i int, rule string) string {
 		fmt.Fprintf(&s, "the usage and minima of others leave it less than the floor of %d MiB", claim.levels[floor])
 	case RuleFloor:
 		fmt.Fprintf(&s, "raised to the floor, %.4g of an equal part", c.in.Params.Floor)
-	case RuleWish:
+	case RuleCap:
 		s.WriteString("as much as it wants")
 		if c.in.Mode != Static {
 			s.WriteString("; others get the rest")
@@ -65,7 +65,7 @@ func (c *card) why(i int, rule string) string {
 	case RuleWholeCardWait:
 		fmt.Fprintf(&s, "waits: %s has the card", c.holder)
 	case RuleStaticCut:
-		s.WriteString("cut: parts, wishes and what is in use do not fit together")
+		s.WriteString("cut: parts, caps and what is in use do not fit together")
 	default:
 		s.WriteString("by its weight")
 	}
@@ -77,8 +77,8 @@ func (c *card) why(i int, rule string) string {
 	if x.MinimumMiB > 0 {
 		fmt.Fprintf(&s, ", needs %d MiB", x.MinimumMiB)
 	}
-	if x.WishMiB != nil {
-		fmt.Fprintf(&s, ", wants %d MiB", *x.WishMiB)
+	if x.CapMiB != nil {
+		fmt.Fprintf(&s, ", wants %d MiB", *x.CapMiB)
 	}
 	return s.String()
 }

@@ -21,7 +21,7 @@ import (
 	device "github.com/ebbtide/ebbtide/device/nvml"
 )
 
-var dir string // where what is built lies
+var dir string // of the build results
 
 func TestMain(m *testing.M) {
 	tmp, err := os.MkdirTemp("", "ebbtide-fake")

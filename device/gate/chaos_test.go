@@ -19,12 +19,13 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/queue"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
 // chaos is a host on which everything fails at random: processes exit and lose their connections,
 // parks and restores fail, the plan pauses containers, the gate restarts. It tracks what is
-// really on the cards. In every second run processes hold more than was granted, CUDA may not
+// really on the cards. In most runs processes hold more than was granted, CUDA and NVML may not
 // answer, and a full card refuses memory.
 type chaos struct {
 	*testing.T
@@ -36,10 +37,41 @@ type chaos struct {
 	gate    *Gate // nil: restarting
 	workers map[int]*worker
 	on      map[ledger.CardID]uint64 // bytes
-	gaveUp  bool                     // a container became unparkable
 	moves   int
 	fails   int // percent of moves
 	more    bool
+	stalled map[ledger.CardID]stall
+}
+
+// stall is a card whose first request would fit, if grants were not stopped there.
+type stall struct {
+	gate  *Gate
+	id    uint64 // of the request
+	since time.Time
+}
+
+const (
+	longestMove = 15 * time.Second
+	longestHang = 5 * time.Second // of NVML
+	// longestStall is a restore with its measurement, or two measurements.
+	longestStall = longestMove + restoreCheckWithin + time.Second
+)
+
+// chaosLife is a process that must not be killed: no move fails for good here.
+type chaosLife struct {
+	*life
+	*worker
+}
+
+func (l chaosLife) Wait() error { return l.life.Wait() }
+
+func (l chaosLife) Kill() error {
+	l.Errorf("%v: process %d is killed", time.Since(l.begun), l.proc.PID)
+	return nil
+}
+
+func (w *worker) life() Life {
+	return chaosLife{&life{over: w.over, closed: make(chan struct{})}, w}
 }
 
 func (h *chaos) chance(n int) bool {
@@ -63,6 +95,9 @@ func (h *chaos) put(card ledger.CardID, bytes int64) {
 }
 
 func (h *chaos) measure(card ledger.CardID) (Measured, error) {
+	if h.chance(1) {
+		time.Sleep(h.upTo(longestHang))
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.random.IntN(100) < 2 {
@@ -97,7 +132,7 @@ func (h *chaos) stranger() {
 // takes simulates the duration of a move. The error means that it was cancelled.
 func (h *chaos) takes(ctx context.Context) error {
 	select {
-	case <-time.After(h.upTo(15 * time.Second)):
+	case <-time.After(h.upTo(longestMove)):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -223,7 +258,7 @@ func (w *worker) connect() {
 		g := w.chaos.gate
 		w.mu.Unlock()
 		if g != nil {
-			s := newSession(w.proc, &life{over: w.over, closed: make(chan struct{})})
+			s := newSession(w.proc, w.life())
 			if w.introduce(g, s) {
 				w.listen(g, s)
 			}
@@ -276,7 +311,7 @@ func (w *worker) recv(g *Gate, s *session, m wire.Message) {
 	switch m.Type {
 	case wire.Pause, wire.Resume:
 		w.paused = m.Type == wire.Pause
-	case wire.Grant, wire.Refused:
+	case wire.Grant, wire.Denied:
 		w.answers[m.Seq] = m
 	}
 	w.changed.Broadcast()
@@ -344,11 +379,11 @@ func (w *worker) take(card ledger.CardID, bytes uint64) bool {
 			continue // the grant is gone with the connection
 		}
 		m := w.answers[seq]
-		if m.Type == wire.Refused {
+		if m.Type == wire.Denied {
 			w.mu.Unlock()
-			w.look() // a container may have become unparkable
+			excused := w.excused(g, card, bytes)
 			w.mu.Lock()
-			if !w.gaveUp {
+			if !excused {
 				w.Errorf("%v: process %d is denied %d MiB of %s: %+v", time.Since(w.begun), w.proc.PID, bytes/mib, card, m)
 				logStats(w.T, g)
 			}
@@ -371,6 +406,28 @@ func (w *worker) take(card ledger.CardID, bytes uint64) bool {
 		return true
 	}
 	return false
+}
+
+// excused reports whether a denial is due to a container that has become unparkable because its
+// parks failed: the process's own, or one that holds what the process needs.
+func (w *worker) excused(g *Gate, card ledger.CardID, bytes uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var gaveUp, needed uint64
+	for _, c := range g.containers {
+		held := g.ledger.Container(c.id, card).CardUsage()
+		own := c.ID == w.proc.Container.ID
+		switch failed := c.parkFailures >= maxParkFailures; {
+		case own && failed:
+			return true
+		case failed:
+			gaveUp += held
+			needed += held
+		case own || g.unparkable(c):
+			needed += held
+		}
+	}
+	return gaveUp > 0 && needed+g.ledger.Outside(card)+bytes > g.ledger.Capacity(card)
 }
 
 // grow loads a module, which no call reports.
@@ -468,11 +525,6 @@ func (h *chaos) look() {
 		h.Error(err)
 	}
 	for _, c := range g.containers {
-		if c.parkFailures >= maxParkFailures {
-			h.mu.Lock()
-			h.gaveUp = true
-			h.mu.Unlock()
-		}
 		if c.pause != nil && c.pause.reasons[pausePark] != (c.parking != nil) {
 			h.Errorf("%v: container %s: parked is %+v, pause %+v", time.Since(h.begun), c.id, c.parking, c.pause)
 		}
@@ -484,20 +536,64 @@ func (h *chaos) look() {
 	}
 }
 
-// Whatever fails: the ledger's invariant holds, no card is over-committed, every process that
-// survives finishes, and nothing is left behind.
-func TestPark_chaos(t *testing.T) {
-	for seed := range uint64(100) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { runChaos(t, seed) }) })
+// stalls checks that no card is without grants for longer than a restore takes.
+func (h *chaos) stalls() {
+	h.mu.Lock()
+	g := h.gate
+	h.mu.Unlock()
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, card := range g.cards {
+		r, stopped := g.stoppedFirst(card)
+		switch s := h.stalled[card]; {
+		case !stopped:
+			delete(h.stalled, card)
+		case s.gate != g || s.id != r.ID:
+			h.stalled[card] = stall{g, r.ID, time.Now()}
+		case time.Since(s.since) > longestStall:
+			h.Errorf("%v: nothing is granted of card %s since %v: restoring %d, suspect %t, first %+v",
+				time.Since(h.begun), card, time.Since(s.since), g.restoringOn[card], g.suspect[card], r)
+			delete(h.stalled, card)
+		}
 	}
 }
 
-func runChaos(t *testing.T, seed uint64) {
+// stoppedFirst returns the first request of a card, if it fits and grants are stopped there.
+func (g *Gate) stoppedFirst(card ledger.CardID) (queue.Request, bool) {
+	v := view{g, time.Now()}
+	for r := range g.queue.All {
+		if r.Card != card || errors.Is(v.Fits(r), queue.ErrParked) {
+			continue
+		}
+		restoring, suspect := g.restoringOn[card], g.suspect[card]
+		g.restoringOn[card], g.suspect[card] = 0, false
+		fits := v.Fits(r) == nil
+		g.restoringOn[card], g.suspect[card] = restoring, suspect
+		return r, fits && (restoring > 0 || suspect)
+	}
+	return queue.Request{}, false
+}
+
+// Whatever fails: the ledger's invariant holds, no card is over-committed or long without grants,
+// every process that survives finishes, none is killed, and nothing is left behind.
+func TestPark_chaos(t *testing.T) {
+	for seed := range uint64(120) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { runChaos(t, seed, seed < 100) })
+		})
+	}
+}
+
+// runChaos runs it once; more: with uncounted memory and contexts that grow.
+func runChaos(t *testing.T, seed uint64, more bool) {
 	random := rand.New(rand.NewPCG(seed, 3))
 	h := &chaos{
 		T: t, opts: options(), begun: time.Now(), random: rand.New(rand.NewPCG(seed, 4)),
 		workers: make(map[int]*worker), on: make(map[ledger.CardID]uint64), fails: 10 * random.IntN(3),
-		more: seed%4 < 2,
+		more: more, stalled: make(map[ledger.CardID]stall),
 	}
 	most := 10 // pieces that a container needs of a card
 	if h.more {
@@ -513,7 +609,7 @@ func runChaos(t *testing.T, seed uint64) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if w := h.workers[pid]; w != nil {
-			return &life{over: w.over, closed: make(chan struct{})}, nil
+			return w.life(), nil
 		}
 		return nil, identify.ErrGone
 	}
@@ -538,6 +634,7 @@ func runChaos(t *testing.T, seed uint64) {
 		})
 	}
 	every(10*time.Second, h.look)
+	every(time.Second, h.stalls)
 	every(2*time.Minute, func() { // the plan
 		h.mu.Lock()
 		g := h.gate

@@ -63,8 +63,8 @@ func (c *client) ask(m wire.Message) (wire.Message, error) {
 			}
 		case a.Seq != m.Seq:
 			return a, fmt.Errorf("an answer to %d: %+v", a.Seq, a)
-		case a.Type == wire.Refused:
-			return a, refused(a.Arg)
+		case a.Type == wire.Denied:
+			return a, denied(a.Arg)
 		default:
 			return a, nil
 		}
@@ -84,6 +84,6 @@ func (c *client) info() (wire.Message, error) {
 	return c.ask(wire.Message{Type: wire.Info, Device: c.device})
 }
 
-type refused wire.Reason
+type denied wire.Reason
 
-func (r refused) Error() string { return fmt.Sprintf("refused for reason %d", uint64(r)) }
+func (r denied) Error() string { return fmt.Sprintf("denied for reason %d", uint64(r)) }

@@ -110,9 +110,9 @@ type Options struct {
 	Rules queue.Rules
 	// MaxWait caps the wait that a request asks for.
 	MaxWait time.Duration
-	// Lease rounds grants up to a multiple of that many bytes, for requests that accept it while
+	// Credit rounds grants up to a multiple of that many bytes, for requests that accept it while
 	// nothing waits.
-	Lease uint64
+	Credit uint64
 	// State is the path of the state file; "": a restart forgets everything.
 	State string
 	// Grace is how long nothing is granted after a start with an unreadable state file.
@@ -158,7 +158,7 @@ func Default() Options {
 			Turn: time.Minute, Idle: 30 * time.Second,
 		},
 		MaxWait: 10 * time.Minute,
-		Lease:   64 << 20,
+		Credit:  64 << 20,
 		Grace:   10 * time.Second,
 		Report:  func(error) {},
 		Metrics: metrics.New(),
@@ -246,7 +246,7 @@ type pending struct {
 	session *session
 	seq     uint64
 	device  uint64
-	lease   bool
+	credit  bool
 	wait    uint64 // ms
 }
 
@@ -528,11 +528,11 @@ func (g *Gate) answer(now time.Time) {
 			g.grant(now, r)
 		case a == queue.Stuck:
 			g.queue.Deny(r.ID)
-			g.refuse(r, wire.NoMemory)
+			g.deny(r, wire.NoMemory)
 		case a == queue.TooLong:
-			g.refuse(r, wire.TooLong)
+			g.deny(r, wire.TooLong)
 		default:
-			g.refuse(r, wire.NoMemory)
+			g.deny(r, wire.NoMemory)
 		}
 	}
 	wake, ok := g.queue.Wake(now)
@@ -581,18 +581,18 @@ const recallEvery = time.Second
 
 const victimInterval = 250 * time.Millisecond
 
-// grant grants a request, rounded up to a lease if it accepts one.
+// grant grants a request, rounded up to the credit if it accepts more.
 func (g *Gate) grant(now time.Time, r queue.Request) {
 	p := g.takePending(r)
 	bytes := r.Bytes
-	if lease := g.opts.Lease; p.lease && lease > 0 && g.queue.Len() == 0 {
-		more := (lease - bytes%lease) % lease
+	if credit := g.opts.Credit; p.credit && credit > 0 && g.queue.Len() == 0 {
+		more := (credit - bytes%credit) % credit
 		bytes += min(more, g.ledger.Room(r.Container, r.Card)-bytes)
 	}
 	if err := g.ledger.Grant(r.Process, r.Card, bytes); err != nil {
 		// The queue has just checked that it fits.
 		g.opts.Report(fmt.Errorf("granting %d bytes to process %d: %w", bytes, r.Process.PID, err))
-		p.session.send(wire.Message{Type: wire.Refused, Seq: p.seq, Device: p.device, Arg: uint64(wire.NoMemory)})
+		p.session.send(wire.Message{Type: wire.Denied, Seq: p.seq, Device: p.device, Arg: uint64(wire.NoMemory)})
 		return
 	}
 	p.session.process.container.lastActive = now
@@ -608,8 +608,8 @@ func (g *Gate) grant(now time.Time, r queue.Request) {
 	p.session.send(wire.Message{Type: wire.Grant, Seq: p.seq, Device: p.device, Bytes: bytes})
 }
 
-// refuse denies a request. A restore is queued again.
-func (g *Gate) refuse(r queue.Request, why wire.Reason) {
+// deny denies a request. A restore is queued again.
+func (g *Gate) deny(r queue.Request, why wire.Reason) {
 	if r.Restore {
 		g.requeueRestore(g.containers[r.Container])
 		return
@@ -626,7 +626,7 @@ func (g *Gate) refuse(r queue.Request, why wire.Reason) {
 		n.Denied++
 		g.requests[r.Card].Denied.Inc()
 	}
-	p.session.send(wire.Message{Type: wire.Refused, Seq: p.seq, Device: p.device, Arg: uint64(why)})
+	p.session.send(wire.Message{Type: wire.Denied, Seq: p.seq, Device: p.device, Arg: uint64(why)})
 }
 
 func (g *Gate) takePending(r queue.Request) *pending {

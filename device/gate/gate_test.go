@@ -34,7 +34,7 @@ var (
 func options() Options {
 	o := Default()
 	o.Cards = []Card{{uuid0, 1000 * mib, 0}, {uuid1, 1000 * mib, 0}}
-	o.Lease = 0
+	o.Credit = 0
 	return o
 }
 
@@ -167,8 +167,8 @@ func (t *testClient) giveBack(bytes uint64) {
 	must.NoError(t, t.send(wire.Message{Type: wire.Return, Device: 1, Bytes: bytes}))
 }
 
-func refusal(m wire.Message) wire.Reason {
-	if m.Type != wire.Refused {
+func denial(m wire.Message) wire.Reason {
+	if m.Type != wire.Denied {
 		return 0
 	}
 	return wire.Reason(m.Arg)
@@ -188,8 +188,8 @@ func TestGate_request(t *testing.T) {
 		must.Eq(t, ledger.Entry{Committed: 40 * mib}, b.held())
 		m = a.ask(wire.Message{Type: wire.Info, Device: 1})
 		must.Eq(t, wire.Message{Type: wire.Figures, Seq: a.seq, Device: 1, Bytes: 1000 * mib, ID: 40 * mib, Arg: 960 * mib}, m)
-		must.Eq(t, wire.NoMemory, refusal(a.want(1<<63, time.Hour)))
-		must.Eq(t, wire.UnknownDevice, refusal(a.attach(wire.UUID{1})))
+		must.Eq(t, wire.NoMemory, denial(a.want(1<<63, time.Hour)))
+		must.Eq(t, wire.UnknownDevice, denial(a.attach(wire.UUID{1})))
 		close(a.life.over)
 		synctest.Wait()
 		must.Eq(t, ledger.Entry{}, b.held())
@@ -201,7 +201,7 @@ func TestGate_waits(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		a.take(1000 * mib)
-		must.Eq(t, wire.NoMemory, refusal(c.want(1, 0)))
+		must.Eq(t, wire.NoMemory, denial(c.want(1, 0)))
 		must.Eq(t, wire.Message{}, c.want(400*mib, time.Minute))
 		time.Sleep(30 * time.Second)
 		a.giveBack(400 * mib)
@@ -214,7 +214,7 @@ func TestGate_waits(t *testing.T) {
 		must.Eq(t, wire.Message{}, c.recv())
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
-		must.Eq(t, wire.TooLong, refusal(c.recv()))
+		must.Eq(t, wire.TooLong, denial(c.recv()))
 		must.Eq(t, 1, b.Stats()[1].Usage[0].TooLong)
 		must.Eq(t, map[string]float64{
 			"ebbtide_gpu_grants_total": 2, "ebbtide_gpu_granted_bytes_total": 1400 * mib, "ebbtide_gpu_denials_total reason=timeout": 1,
@@ -232,22 +232,22 @@ func TestGate_limit(t *testing.T) {
 		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 300 * mib}, a.recv())
 		must.NoError(t, b.SetLimit("a", card0, 300*mib))
 		must.Eq(t, wire.Message{}, a.recv(), must.Sprint("nothing new"))
-		must.Eq(t, wire.NoMemory, refusal(a.want(1, time.Hour)), must.Sprint("at once: its framework can free what it caches"))
+		must.Eq(t, wire.NoMemory, denial(a.want(1, time.Hour)), must.Sprint("at once: its framework can free what it caches"))
 		a.giveBack(200 * mib)
-		must.Eq(t, wire.NoMemory, refusal(a.want(1, time.Hour)))
+		must.Eq(t, wire.NoMemory, denial(a.want(1, time.Hour)))
 		a.giveBack(1)
 		must.Eq(t, wire.Grant, a.want(1, 0).Type)
 		must.ErrorIs(t, b.SetLimit("a", "GPU-x", 1), ErrUnknown)
 	})
 }
 
-func TestGate_lease(t *testing.T) {
+func TestGate_credit(t *testing.T) {
 	o := options()
-	o.Lease = 64 * mib
+	o.Credit = 64 * mib
 	on(t, o, func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		want := func(t *testClient, bytes uint64) uint64 {
-			return t.ask(wire.Message{Type: wire.Request, Flags: wire.FlagLease, Device: 1, Bytes: bytes, Arg: 1000}).Bytes
+			return t.ask(wire.Message{Type: wire.Request, Flags: wire.FlagCredit, Device: 1, Bytes: bytes, Arg: 1000}).Bytes
 		}
 		must.Eq(t, 64*mib, want(a, 1))
 		must.Eq(t, 128*mib, want(a, 65*mib))
@@ -271,7 +271,7 @@ func TestGate_reconnects(t *testing.T) {
 		must.Eq(t, ledger.Entry{Expected: 700 * mib}, b.held())
 		must.Eq(t, 1, b.Stats()[0].Disconnected)
 		c := b.process(2, "b")
-		must.Eq(t, wire.NoMemory, refusal(c.want(301*mib, 0)))
+		must.Eq(t, wire.NoMemory, denial(c.want(301*mib, 0)))
 		must.Eq(t, wire.Message{}, c.want(350*mib, time.Minute))
 
 		again := b.connect(1, "a")
@@ -293,8 +293,8 @@ func TestGate_unreported(t *testing.T) {
 		other.take(400 * mib)
 		other.want(100*mib, 0) // the connection is lost before it is used
 		other.disconnected(other.s, nil)
-		must.Eq(t, wire.NoMemory, refusal(a.want(50*mib, 0)))
-		must.Eq(t, wire.NoMemory, refusal(a.want(501*mib, time.Hour)))
+		must.Eq(t, wire.NoMemory, denial(a.want(50*mib, 0)))
+		must.Eq(t, wire.NoMemory, denial(a.want(501*mib, time.Hour)))
 		must.Eq(t, wire.Message{}, a.want(50*mib, time.Minute))
 		again := b.connect(2, "a")
 		must.Eq(t, wire.Welcome, again.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
@@ -377,7 +377,7 @@ func TestGate_bounds(t *testing.T) {
 		for range 100 - wire.MaxOpen {
 			must.Eq(t, wire.Message{}, a2.want(20*mib, time.Hour))
 		}
-		must.Eq(t, wire.NoMemory, refusal(a2.want(20*mib, time.Hour)), must.Sprint("its container has enough waiting"))
+		must.Eq(t, wire.NoMemory, denial(a2.want(20*mib, time.Hour)), must.Sprint("its container has enough waiting"))
 		must.Eq(t, 100, b.Stats()[0].Usage[0].Waiting)
 		must.ErrorIs(t, a.send(wire.Message{Type: wire.Request, Seq: 1000, Device: 1, Bytes: 1}), wire.ErrBad)
 		must.Eq(t, 100-wire.MaxOpen, b.Stats()[0].Usage[0].Waiting)
@@ -399,7 +399,7 @@ func TestGate_recall(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		a.take(1000 * mib)
-		must.Eq(t, wire.NoMemory, refusal(c.want(mib, 0)))
+		must.Eq(t, wire.NoMemory, denial(c.want(mib, 0)))
 		must.Eq(t, wire.Message{}, a.recv())
 		must.Eq(t, 0, a.recalls, must.Sprint("it has not waited"))
 		must.Eq(t, wire.Message{}, c.want(mib, time.Hour))
@@ -422,7 +422,7 @@ func TestGate_stuck(t *testing.T) {
 		must.Eq(t, wire.Message{}, c.want(mib, time.Hour))
 		time.Sleep(b.opts.Rules.Settle)
 		synctest.Wait()
-		must.Eq(t, wire.NoMemory, refusal(a.recv()))
+		must.Eq(t, wire.NoMemory, denial(a.recv()))
 		must.Eq(t, wire.Message{}, c.recv())
 		a.giveBack(mib)
 		must.Eq(t, wire.Grant, c.recv().Type)
@@ -482,7 +482,7 @@ func (s *shares) Join(c identify.Container, card ledger.CardID) (Share, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls = append(s.calls, "join "+c.ID)
-	if c.ID == "refused" {
+	if c.ID == "denied" {
 		return Share{}, errors.New("not on this card")
 	}
 	for _, other := range s.gate.Containers() { // it may call the gate
@@ -506,7 +506,7 @@ func TestGate_seats(t *testing.T) {
 		a := b.connect(1, "a")
 		a.s.proc.Container.Cards = []string{string(card0)}
 		a.hello()
-		must.Eq(t, wire.UnknownDevice, refusal(a.attach(uuid1)))
+		must.Eq(t, wire.UnknownDevice, denial(a.attach(uuid1)))
 		a.take(100 * mib)
 	})
 }
@@ -523,13 +523,13 @@ func TestGate_shares(t *testing.T) {
 		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 400 * mib}, a.recv())
 		must.Eq(t, 7, b.Stats()[1].Priority)
 		b.process(3, "b")
-		refused := b.connect(4, "refused")
-		must.Eq(t, wire.Welcome, refused.ask(wire.Message{Type: wire.Hello, Arg: 1}).Type)
-		must.Eq(t, wire.UnknownDevice, refusal(refused.attach(uuid0)))
+		denied := b.connect(4, "denied")
+		must.Eq(t, wire.Welcome, denied.ask(wire.Message{Type: wire.Hello, Arg: 1}).Type)
+		must.Eq(t, wire.UnknownDevice, denial(denied.attach(uuid0)))
 		a.disconnected(a.s, nil)
 		close(c.life.over)
 		synctest.Wait()
-		must.Eq(t, []string{"join a", "join b", "join refused", "leave a"}, s.calls)
+		must.Eq(t, []string{"join a", "join b", "join denied", "leave a"}, s.calls)
 	})
 }
 

@@ -5,7 +5,6 @@ package gate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -23,13 +22,13 @@ const (
 	minMeasureGap = 50 * time.Millisecond
 	// maxAssumed bounds how long room is kept on a card that cannot be measured.
 	maxAssumed = 10 * time.Second
+	// restoreCheckWithin bounds a measurement while grants are stopped.
+	restoreCheckWithin = 2 * time.Second
 	// maxMargin is what stays free in addition to a restore; on small cards 1/marginPart of the memory,
 	// and never more than the reserve.
 	maxMargin  = 256 << 20
 	marginPart = 50
 )
-
-var errCardFull = errors.New("the card has less free memory than the ledger")
 
 // Watch compares the ledger with the cards until ctx ends: each second, and after a process has
 // attached or a card has refused a grant.
@@ -51,7 +50,7 @@ func (g *Gate) Watch(ctx context.Context) {
 				said = err.Error()
 			}
 			if said != "" && failed[card] != said {
-				g.opts.Report(fmt.Errorf("measuring card %s, whose ledger is trusted instead: %s", card, said))
+				g.opts.Report(fmt.Errorf("cannot measure card %s; trusting its ledger: %s", card, said))
 			}
 			failed[card] = said
 		}
@@ -193,11 +192,30 @@ type cardRoom struct {
 	by      map[int]uint64 // by pid
 }
 
-// checkRoom checks that a card itself has room for a container's restore and a margin.
-func (g *Gate) checkRoom(c *container, card ledger.CardID) error {
+// checkRoom checks that the cards themselves have room for a container's restore and a margin.
+func (g *Gate) checkRoom(ctx context.Context, c *container, cards []ledger.CardID) error {
 	if g.opts.Measure == nil {
 		return nil
 	}
+	done := make(chan error, 1)
+	go func() {
+		for _, card := range cards {
+			if err := g.checkCard(c, card); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("measuring cards: %w", ctx.Err())
+	}
+}
+
+func (g *Gate) checkCard(c *container, card ledger.CardID) error {
 	m, err := g.measure(card)
 	if err != nil {
 		return fmt.Errorf("measuring card %s: %w", card, err)
@@ -212,8 +230,8 @@ func (g *Gate) checkRoom(c *container, card ledger.CardID) error {
 	physical := g.ledger.Physical(card)
 	margin := min(maxMargin, physical/marginPart, physical-g.ledger.Capacity(card))
 	if m.free < back+margin+m.untaken {
-		return fmt.Errorf("%w: card %s has %d bytes free, and needs %d for the restore, %d for outstanding grants and %d as a margin",
-			errCardFull, card, m.free, back, m.untaken, margin)
+		return fmt.Errorf("the card has less free memory than the ledger: card %s has %d bytes free, and needs %d for the restore, %d for outstanding grants and %d as a margin",
+			card, m.free, back, m.untaken, margin)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package gate
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -126,5 +127,43 @@ func TestMeasure_restore(t *testing.T) {
 		synctest.Wait()
 		must.Eq(t, []string{"restore [1]"}, moves.calls)
 		must.Nil(t, proc.parking)
+	})
+}
+
+// While NVML hangs, a container that waits for its restore stops no grants, and room is not kept
+// as if the restore had been tried.
+func TestMeasure_restoreHangs(t *testing.T) {
+	var hangs atomic.Bool
+	hangs.Store(true)
+	o := options()
+	o.Measure = func(ledger.CardID) (Measured, error) {
+		if hangs.Load() {
+			time.Sleep(10 * time.Second)
+			return Measured{}, errors.New("NVML does not answer")
+		}
+		return Measured{Free: 1000 * mib}, nil
+	}
+	moves := newFakeEvictor()
+	o.Evictor = moves
+	on(t, o, func(b *bench) {
+		a, c := b.process(1, "a"), b.process(2, "b")
+		a.take(600 * mib)
+		b.mu.Lock()
+		parked := b.containers["a"]
+		b.pause(time.Now(), parked, pausePark)
+		parked.parking = &parking{state: stateParking, since: time.Now(), moved: []ledger.ProcessID{{PID: 1, Start: 1}}, extra: map[ledger.CardID]uint64{}}
+		b.parkDone(time.Now(), parked, nil)
+		b.answer(time.Now())
+		b.mu.Unlock()
+		for range 60 {
+			time.Sleep(time.Second)
+			c.take(mib)
+		}
+		must.SliceEmpty(t, moves.calls)
+		must.False(t, parked.parking.unsure)
+		hangs.Store(false)
+		time.Sleep(10*time.Second + retryRestore + moves.takes)
+		synctest.Wait()
+		must.Eq(t, []string{"restore [1]"}, moves.calls)
 	})
 }

@@ -416,50 +416,54 @@ func (g *Gate) startRestore(c *container) {
 	cards := g.cardsOf(c)
 	g.save()
 	go func() {
-		err := g.restoreMemory(c, cards, processes)
+		tried, err := g.restoreMemory(c, cards, processes)
 		now := g.lock()
 		defer g.unlock()
 		if !g.closed && g.stillParking(c, a) {
-			g.restoreDone(now, c, err)
+			g.restoreDone(now, c, tried, err)
 		}
 		g.answer(now)
 	}()
 }
 
 // restoreMemory restores processes once the cards themselves have room, and stops grants there
-// meanwhile.
-func (g *Gate) restoreMemory(c *container, cards []ledger.CardID, processes []ledger.ProcessID) error {
+// meanwhile. It reports whether it tried.
+func (g *Gate) restoreMemory(c *container, cards []ledger.CardID, processes []ledger.ProcessID) (tried bool, err error) {
 	ctx, cancel := context.WithTimeout(g.parkCtx, parkWithin)
 	defer cancel()
 	select {
 	case g.restoreLock <- struct{}{}:
 	case <-ctx.Done():
-		return ctx.Err()
+		return false, ctx.Err()
 	}
 	defer func() { <-g.restoreLock }()
+	if err := g.checkRoom(ctx, c, cards); err != nil { // before grants are stopped: NVML may hang
+		return false, err
+	}
 	stop := func(n int) {
-		g.mu.Lock()
-		defer g.mu.Unlock()
+		now := g.lock()
+		defer g.unlock()
 		for _, card := range cards {
 			g.restoringOn[card] += n
 		}
+		g.answer(now) // before the next restore stops grants
 	}
 	stop(1)
 	defer stop(-1)
-	for _, card := range cards {
-		if err := g.checkRoom(c, card); err != nil {
-			return err
-		}
+	check, done := context.WithTimeout(ctx, restoreCheckWithin)
+	defer done()
+	if err := g.checkRoom(check, c, cards); err != nil {
+		return false, err
 	}
 	begun := time.Now()
-	err := g.opts.Evictor.Restore(ctx, processes)
+	err = g.opts.Evictor.Restore(ctx, processes)
 	if err == nil {
 		g.opts.Metrics.Restore.Observe(time.Since(begun).Seconds())
 	}
-	return err
+	return true, err
 }
 
-func (g *Gate) restoreDone(now time.Time, c *container, err error) {
+func (g *Gate) restoreDone(now time.Time, c *container, tried bool, err error) {
 	g.opts.Metrics.Restores.Count(err)
 	if err != nil {
 		g.opts.Report(fmt.Errorf("restoring container %s: %w", c.id, err))
@@ -469,7 +473,7 @@ func (g *Gate) restoreDone(now time.Time, c *container, err error) {
 		return
 	}
 	if err != nil {
-		c.parking.unsure = c.parking.unsure || !errors.Is(err, errCardFull) // that was found before the attempt
+		c.parking.unsure = c.parking.unsure || tried
 		g.requeueRestore(c)
 		return
 	}
@@ -488,7 +492,7 @@ func (g *Gate) restoreDone(now time.Time, c *container, err error) {
 func (g *Gate) killLost(c *container, err error) {
 	c.parking = nil
 	c.lost = err
-	c.parkFailures = maxParkFailures // it is no longer a victim
+	c.parkFailures = maxParkFailures // no longer a victim
 	g.opts.Metrics.Kills.Inc()
 	g.save()
 	time.AfterFunc(killDelay, func() {

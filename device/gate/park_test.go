@@ -375,7 +375,7 @@ func TestPark_restoreOnly(t *testing.T) {
 		must.Eq(t, wire.Message{}, c.want(mib, time.Hour))
 		time.Sleep(b.opts.Rules.Settle)
 		synctest.Wait()
-		must.Eq(t, wire.NoMemory, refusal(a.recv()))
+		must.Eq(t, wire.NoMemory, denial(a.recv()))
 		must.SliceEmpty(t, moves.calls)
 	})
 }
@@ -477,7 +477,7 @@ func TestPark_requestsTooMuch(t *testing.T) {
 			synctest.Wait()
 			must.Eq(t, []string{"park [2]", "restore [2]"}, moves.calls)
 			must.Eq(t, wire.Resume, c.recv().Type)
-			must.Eq(t, wire.NoMemory, refusal(c.recv()))
+			must.Eq(t, wire.NoMemory, denial(c.recv()))
 		})
 	}
 }
@@ -652,7 +652,7 @@ func TestPark_deadlines(t *testing.T) {
 			must.Eq(t, wire.Message{}, c.recv())
 			time.Sleep(time.Second)
 			synctest.Wait()
-			must.Eq(t, wire.TooLong, refusal(c.recv()))
+			must.Eq(t, wire.TooLong, denial(c.recv()))
 		})
 	}
 }
@@ -911,7 +911,7 @@ func (j *job) run(moves *fakeEvictor, steps int) (denied int) {
 				switch m.Type {
 				case wire.Pause, wire.Resume:
 					j.paused = m.Type == wire.Pause
-				case wire.Grant, wire.Refused:
+				case wire.Grant, wire.Denied:
 					j.answers = append(j.answers, m)
 				}
 				j.changed.Broadcast()
@@ -1032,7 +1032,7 @@ func TestPark_pinned(t *testing.T) {
 	}
 }
 
-// A soft share is what a container is told, but not its limit.
+// A soft share is reported to a container but not enforced.
 func TestGate_soft(t *testing.T) {
 	o := options()
 	o.Soft = true
@@ -1042,7 +1042,7 @@ func TestGate_soft(t *testing.T) {
 		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 300 * mib}, a.recv())
 		must.Eq(t, 300*mib, a.ask(wire.Message{Type: wire.Info, Device: 1}).Bytes)
 		a.take(900 * mib)
-		must.Eq(t, wire.NoMemory, refusal(a.want(1001*mib, time.Hour)), must.Sprint("more than the card has"))
+		must.Eq(t, wire.NoMemory, denial(a.want(1001*mib, time.Hour)), must.Sprint("more than the card has"))
 		must.ErrorIs(t, b.SetLimit("a", "GPU-none", 1), ErrUnknown)
 	})
 	// For one that cannot be parked it is: what it borrowed could not be reclaimed.
@@ -1053,7 +1053,7 @@ func TestGate_soft(t *testing.T) {
 		a.take(200 * mib)
 		must.NoError(t, a.send(wire.Message{Type: wire.Pinned, Arg: wire.PinnedManaged}))
 		a.take(100 * mib)
-		must.Eq(t, wire.NoMemory, refusal(a.want(1, time.Hour)))
+		must.Eq(t, wire.NoMemory, denial(a.want(1, time.Hour)))
 	})
 	s := new(shares)
 	o.Shares = s
@@ -1061,7 +1061,7 @@ func TestGate_soft(t *testing.T) {
 		s.gate = b.Gate
 		a := b.process(1, "a")
 		a.take(600 * mib)
-		must.Eq(t, wire.NoMemory, refusal(a.want(1, time.Hour)))
+		must.Eq(t, wire.NoMemory, denial(a.want(1, time.Hour)))
 		must.Eq(t, 500*mib, a.ask(wire.Message{Type: wire.Info, Device: 1}).Bytes)
 	})
 }

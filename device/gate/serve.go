@@ -150,7 +150,7 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 		known()
 		var free bool
 		if limiter, free = g.connections.acquire(ledger.ContainerID(id), g.opts.Bounds); !free {
-			g.opts.Metrics.Refused.Inc()
+			g.opts.Metrics.Rejected.Inc()
 			return errTooManyConnections
 		}
 		context.AfterFunc(ended, func() {
@@ -160,7 +160,7 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 	})
 	if err != nil {
 		if !errors.Is(err, errTooManyConnections) { // do not log a flood
-			g.opts.Report(fmt.Errorf("refusing a client: %w", err))
+			g.opts.Report(fmt.Errorf("rejecting a client: %w", err))
 		}
 		return
 	}
@@ -175,7 +175,7 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 	}()
 	err = g.read(s, conn, limiter)
 	if errors.Is(err, wire.ErrBad) {
-		s.send(wire.Message{Type: wire.Refused, Arg: uint64(wire.BadMessage)})
+		s.send(wire.Message{Type: wire.Denied, Arg: uint64(wire.BadMessage)})
 	}
 	s.cut()
 	<-written

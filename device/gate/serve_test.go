@@ -209,7 +209,7 @@ func TestServe_badMessage(t *testing.T) {
 	must.NoError(t, c.giveBack(1))
 	m, err := wire.Read(c.conn)
 	must.NoError(t, err)
-	must.Eq(t, wire.BadMessage, refusal(m))
+	must.Eq(t, wire.BadMessage, denial(m))
 	_, err = wire.Read(c.conn)
 	must.ErrorIs(t, err, io.EOF)
 }
@@ -331,7 +331,7 @@ func TestServe_200(t *testing.T) {
 			var holds uint64
 			for range 30 {
 				bytes := 1 + r.Uint64N(20*mib)
-				var why refused
+				var why denied
 				switch err := c.take(bytes, 20*time.Millisecond); {
 				case err == nil:
 					holds += bytes
@@ -397,7 +397,7 @@ func child(socket, does string) error {
 		for holds := uint64(0); ; {
 			bytes := 1 + rand.Uint64N(10*mib)
 			m, err := c.ask(wire.Message{Type: wire.Request, Device: c.device, Bytes: bytes, Arg: 10})
-			var why refused
+			var why denied
 			switch {
 			case errors.As(err, &why): // it frees what it can, like a framework
 				err, holds = c.giveBack(holds), 0
@@ -524,7 +524,7 @@ func TestServe_restartWithoutState(t *testing.T) {
 	p.open()
 	must.Eq(t, 1, reports.Load())
 	c := p.dial()
-	must.ErrorIs(t, c.take(1, 0), refused(wire.NoMemory))
+	must.ErrorIs(t, c.take(1, 0), denied(wire.NoMemory))
 	must.NoError(t, c.take(1, time.Minute))
 	must.GreaterEq(t, p.options.Grace, time.Since(begun))
 }

@@ -140,7 +140,7 @@ func (g *Gate) hello(now time.Time, s *session, m wire.Message) error {
 		return badMessage("a second hello")
 	}
 	if m.Arg != wire.Version {
-		s.send(wire.Message{Type: wire.Refused, Seq: m.Seq, Arg: uint64(wire.BadVersion)})
+		s.send(wire.Message{Type: wire.Denied, Seq: m.Seq, Arg: uint64(wire.BadVersion)})
 		return fmt.Errorf("process %d speaks version %d, the gate %d", s.proc.PID, m.Arg, wire.Version)
 	}
 	p, back := g.processes[ledger.ProcessID{PID: s.proc.PID, Start: s.proc.Start}], true
@@ -347,7 +347,7 @@ func (g *Gate) attach(s *session, m wire.Message, allowed bool) error {
 	card := ledger.CardID(m.UUID().String())
 	handle := g.handle(card)
 	if handle == 0 || !allowed {
-		s.send(wire.Message{Type: wire.Refused, Seq: m.Seq, Arg: uint64(wire.UnknownDevice)})
+		s.send(wire.Message{Type: wire.Denied, Seq: m.Seq, Arg: uint64(wire.UnknownDevice)})
 		return nil
 	}
 	if s.attached[handle] == nil {
@@ -394,12 +394,12 @@ func (g *Gate) request(now time.Time, s *session, a *attachment, m wire.Message)
 	if c.waiting >= g.opts.Bounds.Waiting {
 		c.count(a.card).Denied++
 		g.requests[a.card].Denied.Inc()
-		s.send(wire.Message{Type: wire.Refused, Seq: m.Seq, Device: m.Device, Arg: uint64(wire.NoMemory)})
+		s.send(wire.Message{Type: wire.Denied, Seq: m.Seq, Device: m.Device, Arg: uint64(wire.NoMemory)})
 		return nil
 	}
 	wait := min(m.Arg, uint64(g.opts.MaxWait.Milliseconds()))
 	g.lastID++
-	g.pending[g.lastID] = &pending{session: s, seq: m.Seq, device: m.Device, lease: m.Flags&wire.FlagLease != 0, wait: wait}
+	g.pending[g.lastID] = &pending{session: s, seq: m.Seq, device: m.Device, credit: m.Flags&wire.FlagCredit != 0, wait: wait}
 	s.open[m.Seq] = true
 	c.waiting++
 	g.queue.Add(queue.Request{

@@ -89,7 +89,7 @@ func (g *Gate) expectProcess(now time.Time, saved stateProcess) error {
 	p.pinned = saved.Pinned
 	for card, bytes := range saved.Most {
 		if g.handle(card) == 0 {
-			continue // the card is no longer ours
+			continue // the card is no longer shared
 		}
 		if err := g.ledger.Expect(p.id, card, min(bytes, g.ledger.Physical(card))); err != nil {
 			return err

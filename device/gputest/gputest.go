@@ -224,7 +224,7 @@ func (p *Process) Forget() {
 	}
 }
 
-// Tell lets a program continue that waits for a byte.
+// Tell sends the byte that a program waits for.
 func (p *Process) Tell() error {
 	if _, err := p.stdin.Write([]byte{'\n'}); err != nil {
 		return fmt.Errorf("continuing process %d: %w", p.PID, err)

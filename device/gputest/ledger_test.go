@@ -44,7 +44,7 @@ func newHarness(t *testing.T, c Card, change ...func(*gate.Options)) *harness {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
-	c.Memory, c.Context = 1024*mib, 8*mib
+	c.Memory, c.Context = 1024*mib, max(c.Context, 8*mib)
 	b := &harness{Harness: Fake(built, t.TempDir(), c), ctx: ctx}
 	_, err := b.Usage(ctx) // makes the card
 	must.NoError(t, err)
@@ -112,6 +112,30 @@ func TestLedger_overhead(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Contexts of the size of a real card's, which grow at the first launch: neither container is
+// denied anything, and the parked one's context is on the host too.
+func TestLedger_bigContexts(t *testing.T) {
+	b := newHarness(t, Card{Context: 400 * mib, Lazy: 60 * mib})
+	first := b.holder(t, "first", 100, true)
+	b.next(t, first, "step")
+	time.Sleep(200 * time.Millisecond) // it is idle
+	second := b.holder(t, "second", 300, true)
+	b.next(t, second, "step")
+	s, _ := b.gate.Of("first")
+	must.True(t, s.Parked)
+	b.eventually(t, "the card has the second one only", func() error {
+		if u, err := b.Usage(b.ctx); err != nil || u.Used != 760*mib {
+			return fmt.Errorf("%d MiB are used (%v)", u.Used/mib, err)
+		}
+		return nil
+	})
+	for _, p := range []*Process{second, first} {
+		p.Release()
+		must.NoError(t, p.Wait())
+		must.Zero(t, p.Exit())
+	}
 }
 
 // The driver rounds allocations up: the excess is in the ledger, and a granted allocation does

@@ -43,7 +43,7 @@ type Metrics struct {
 	Restore     prometheus.Observer // seconds
 	Kills       prometheus.Counter  // of containers that lost their memory
 	Faults      prometheus.Counter  // connections closed because of a client's error
-	Refused     prometheus.Counter  // connections in excess of a container's bound
+	Rejected    prometheus.Counter  // connections in excess of a container's bound
 	grants      *prometheus.CounterVec
 	grantsBytes *prometheus.CounterVec
 	denials     *prometheus.CounterVec
@@ -74,7 +74,7 @@ func New() *Metrics {
 	m.Restore = r.Histogram("restore_duration_seconds", "Duration of moving a container's memory back.", seconds)
 	m.Kills = r.Counter("kills_total", "Containers killed because their memory could not be restored.")
 	m.Faults = r.Counter("gate_faults_total", "Gate connections closed because of a client error.")
-	m.Refused = r.Counter("gate_refused_connections_total", "Gate connections refused because the container had too many.")
+	m.Rejected = r.Counter("gate_rejected_connections_total", "Gate connections rejected because the container had too many.")
 	m.cards.Store(&[]Card{})
 	r.MustRegister(collector{m})
 	return m

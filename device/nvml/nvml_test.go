@@ -99,8 +99,8 @@ func TestCards_xid(t *testing.T) {
 		{[]uint64{79, 45}, -1, "Xid error 79: after it the card has to be reset (nvidia-smi -r), with this plugin stopped"},
 		{[]uint64{79}, 0, ""},
 		{[]uint64{79}, 1, "the driver asks that the card is reset, after Xid error 79"},
-		{nil, 2, "the driver asks that the node is started again"},
-		{nil, 9, "the driver asks that there is recovery action 9"},
+		{nil, 2, "the driver asks that the node is rebooted"},
+		{nil, 9, "the driver requests recovery action 9"},
 	} {
 		var broken *mock.Device
 		l := machine(func(d *mock.Device) {

@@ -69,11 +69,11 @@ func (l *Library) fault(uuid string, dev nvml.Device) string {
 		xid = ", after " + xid
 	}
 	asked := map[nvml.DeviceGpuRecoveryAction]string{
-		nvml.GPU_RECOVERY_ACTION_GPU_RESET: "the card is reset", nvml.GPU_RECOVERY_ACTION_NODE_REBOOT: "the node is started again",
+		nvml.GPU_RECOVERY_ACTION_GPU_RESET: "the card is reset", nvml.GPU_RECOVERY_ACTION_NODE_REBOOT: "the node is rebooted",
 		nvml.GPU_RECOVERY_ACTION_DRAIN_P2P: "its peer-to-peer traffic ends", nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "it is drained and reset",
 	}[action]
 	if asked == "" {
-		asked = fmt.Sprintf("there is recovery action %d", action)
+		return fmt.Sprintf("the driver requests recovery action %d", action) + xid
 	}
 	return "the driver asks that " + asked + xid
 }

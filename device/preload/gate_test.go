@@ -26,7 +26,7 @@ type message struct {
 const (
 	hello, attach, request, giveBack, info, holds, pinned, paused, active = 1, 2, 3, 6, 7, 8, 9, 10, 11
 
-	welcome, attached, refused, grant, infoIs, limitIs, pause, resume = 65, 66, 67, 68, 69, 80, 81, 82
+	welcome, attached, denied, grant, infoIs, limitIs, pause, resume = 65, 66, 67, 68, 69, 80, 81, 82
 )
 
 // gate is a minimal gate, with one limit for all its clients together.
@@ -148,7 +148,7 @@ func (g *gate) serve(c net.Conn) {
 					go g.later(c, m, time.Now().Add(time.Duration(m.Arg)*time.Millisecond))
 					break
 				}
-				a.Type, a.Arg = refused, 3
+				a.Type, a.Arg = denied, 3
 				break
 			}
 			g.held[c] += m.Bytes
@@ -180,7 +180,7 @@ func (g *gate) serve(c net.Conn) {
 	}
 }
 
-// later grants a waiting request when there is room, or refuses it at its deadline.
+// later grants a waiting request when there is room, or denies it at its deadline.
 func (g *gate) later(c net.Conn, m message, until time.Time) {
 	defer g.wg.Done()
 	for {
@@ -195,7 +195,7 @@ func (g *gate) later(c net.Conn, m message, until time.Time) {
 			g.held[c] += m.Bytes
 			g.send(c, message{Type: grant, Seq: m.Seq, Device: 7, Bytes: m.Bytes})
 		case time.Now().After(until):
-			g.send(c, message{Type: refused, Seq: m.Seq, Device: 7, Arg: 4})
+			g.send(c, message{Type: denied, Seq: m.Seq, Device: 7, Arg: 4})
 		default:
 			done = false
 		}

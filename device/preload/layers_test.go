@@ -16,7 +16,7 @@ import (
 
 // files are those of the library, in the order of src/hooks.h.
 var files = []string{
-	"elf", "state", "resolve", "newer", "table", "world", "gate", "pause", "lease", "pools", "reserve", "device",
+	"elf", "state", "resolve", "newer", "table", "world", "gate", "pause", "credit", "pools", "reserve", "device",
 	"hooks_info", "hooks_alloc", "hooks_array", "hooks_ctx", "hooks_graph", "hooks_pool", "hooks_proc", "hooks_share", "hooks_submit", "hooks_vmm", "fork",
 }
 

@@ -34,7 +34,7 @@ const (
 	context = 8 * mib // the fake's
 )
 
-var dir string // of what is built
+var dir string // of the build results
 
 //go:embed src/calls.def
 var calls string // there is no source next to this program in the bundle
@@ -171,7 +171,7 @@ func TestResolve(t *testing.T) {
 		for _, kind := range []string{"sync", "async", "vmm", "managed"} {
 			t.Run(how+"/"+kind, func(t *testing.T) {
 				g := startGate(t, 512*mib)
-				j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1"}, "--resolve", how, "--alloc", kind, "--steps", "4", "--bytes", strconv.Itoa(16*mib))
+				j := start(t, g.path, []string{"EBBTIDE_GATE_CREDIT=1"}, "--resolve", how, "--alloc", kind, "--steps", "4", "--bytes", strconv.Itoa(16*mib))
 				for i := range 4 {
 					l := j.next("step")
 					must.Eq(t, 512*mib, l.n("memory"))
@@ -266,7 +266,7 @@ func TestFiguresAgree(t *testing.T) {
 
 func TestThreads(t *testing.T) {
 	g := startGate(t, 900*mib)
-	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1048576"}, "--threads", "16", "--steps", "20", "--bytes", strconv.Itoa(mib))
+	j := start(t, g.path, []string{"EBBTIDE_GATE_CREDIT=1048576"}, "--threads", "16", "--steps", "20", "--bytes", strconv.Itoa(mib))
 	j.end()
 	g.fine()
 }
@@ -292,7 +292,7 @@ func TestFork(t *testing.T) {
 // During a capture nothing waits; the graph's memory is requested at its launch.
 func TestCapture(t *testing.T) {
 	g := startGate(t, 300*mib)
-	j := start(t, g.path, []string{"EBBTIDE_GATE_WAIT_MS=20000", "EBBTIDE_GATE_LEASE=1"}, "--mode", "capture", "--bytes", strconv.Itoa(64*mib))
+	j := start(t, g.path, []string{"EBBTIDE_GATE_WAIT_MS=20000", "EBBTIDE_GATE_CREDIT=1"}, "--mode", "capture", "--bytes", strconv.Itoa(64*mib))
 	l := j.next("took")
 	must.Eq(t, 2, l.n("code"))
 	must.Less(t, 5, l["took"].(float64))
@@ -305,7 +305,7 @@ func TestCapture(t *testing.T) {
 // belongs to its graph. The limit has room for one graph at a time.
 func TestCapture_threads(t *testing.T) {
 	g := startGate(t, context+128*mib)
-	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1"}, "--mode", "capture", "--own-stream", "--threads", "2", "--bytes", strconv.Itoa(64*mib))
+	j := start(t, g.path, []string{"EBBTIDE_GATE_CREDIT=1"}, "--mode", "capture", "--own-stream", "--threads", "2", "--bytes", strconv.Itoa(64*mib))
 	for range 2 {
 		must.Zero(t, j.next("launched").n("free"))
 	}
@@ -351,15 +351,15 @@ func TestNewerDriver_reconnect(t *testing.T) {
 	must.Eq(t, 2, g.count(pinned))
 }
 
-// The gate dies and returns: the job continues within its lease, and reports what it holds.
+// The gate dies and returns: the job continues within its credit, and reports what it holds.
 func TestGateReturns(t *testing.T) {
 	g := startGate(t, 512*mib)
-	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=" + strconv.Itoa(32*mib)}, "--steps", "30", "--pause-ms", "50", "--bytes", strconv.Itoa(4*mib))
+	j := start(t, g.path, []string{"EBBTIDE_GATE_CREDIT=" + strconv.Itoa(32*mib)}, "--steps", "30", "--pause-ms", "50", "--bytes", strconv.Itoa(4*mib))
 	for range 5 {
 		j.next("step")
 	}
 	g.stop()
-	j.next("step") // within the lease
+	j.next("step") // within the credit
 	must.NoError(t, os.RemoveAll(g.path))
 	g.listen()
 	j.end()
@@ -374,7 +374,7 @@ func TestGateReturns(t *testing.T) {
 // got, and keeps waiting.
 func TestGateReturnsToWaiting(t *testing.T) {
 	g := startGate(t, 100*mib)
-	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1", "EBBTIDE_GATE_WAIT_MS=60000"}, "--steps", "1", "--bytes", strconv.Itoa(120*mib))
+	j := start(t, g.path, []string{"EBBTIDE_GATE_CREDIT=1", "EBBTIDE_GATE_WAIT_MS=60000"}, "--steps", "1", "--bytes", strconv.Itoa(120*mib))
 	waits := func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -395,7 +395,7 @@ func TestGateReturnsToWaiting(t *testing.T) {
 	g.fine()
 }
 
-// A gate that starts after the job is told what the job holds.
+// A job reports its holdings to a gate that starts later.
 func TestGateComesLate(t *testing.T) {
 	g := startGate(t, 512*mib)
 	g.stop()
@@ -409,10 +409,10 @@ func TestGateComesLate(t *testing.T) {
 	must.Greater(t, uint64(context), g.heard[0].Bytes)
 }
 
-// Beyond the lease, without a gate, a request waits for its deadline and is refused.
-func TestGateStaysAway(t *testing.T) {
+// Beyond the credit, without a gate, a request waits for its deadline and is denied.
+func TestGateUnreachable(t *testing.T) {
 	g := startGate(t, 512*mib)
-	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1", "EBBTIDE_GATE_WAIT_MS=300"}, "--steps", "40", "--pause-ms", "20", "--bytes", strconv.Itoa(4*mib))
+	j := start(t, g.path, []string{"EBBTIDE_GATE_CREDIT=1", "EBBTIDE_GATE_WAIT_MS=300"}, "--steps", "40", "--pause-ms", "20", "--bytes", strconv.Itoa(4*mib))
 	j.next("step")
 	g.stop()
 	must.Eq(t, 2, j.next("error").n("error"))
@@ -471,7 +471,7 @@ func TestPauseEndsWithGate(t *testing.T) {
 func TestContext(t *testing.T) {
 	for _, takes := range []int{1 * mib, 40 * mib, 200 * mib} {
 		g := startGate(t, 300*mib)
-		j := start(t, g.path, []string{"EBBTIDE_GATE_CONTEXT=", "EBBTIDE_GATE_LEASE=1", "EBBTIDE_FAKE_CONTEXT=" + strconv.Itoa(takes)}, "--steps", "1", "--bytes", strconv.Itoa(mib))
+		j := start(t, g.path, []string{"EBBTIDE_GATE_CONTEXT=", "EBBTIDE_GATE_CREDIT=1", "EBBTIDE_FAKE_CONTEXT=" + strconv.Itoa(takes)}, "--steps", "1", "--bytes", strconv.Itoa(mib))
 		must.Eq(t, 300*mib-int64(takes)-mib, j.next("step").n("free"))
 		j.end()
 		g.fine()
@@ -482,7 +482,7 @@ func TestWait(t *testing.T) {
 	g := startGate(t, 200*mib)
 	one := start(t, g.path, nil, "--steps", "1", "--bytes", strconv.Itoa(120*mib), "--hold-ms", "1000")
 	one.next("step")
-	two := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1"}, "--threads", "2", "--steps", "1", "--bytes", strconv.Itoa(80*mib), "--hold-ms", "10")
+	two := start(t, g.path, []string{"EBBTIDE_GATE_CREDIT=1"}, "--threads", "2", "--steps", "1", "--bytes", strconv.Itoa(80*mib), "--hold-ms", "10")
 	eventually(t, "one waits", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -511,7 +511,7 @@ func TestShrink(t *testing.T) {
 	g.limit = 16 * mib
 	g.mu.Unlock()
 	g.all(message{Type: limitIs, Device: 7, Bytes: 16 * mib})
-	eventually(t, "the lease is back", func() bool {
+	eventually(t, "the credit is back", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		return g.sum() == context+65536
@@ -519,7 +519,7 @@ func TestShrink(t *testing.T) {
 	j.end()
 }
 
-// What one of 10⁵ allocations costs more than without the library.
+// The library's extra cost per allocation, over 10⁵.
 func TestMany(t *testing.T) {
 	args := []string{"--mode", "many", "--count", "100000", "--bytes", "4096"}
 	plain := start(t, "-", nil, args...).next("ns")["ns"].(float64)
@@ -529,7 +529,7 @@ func TestMany(t *testing.T) {
 	j.end()
 	g.fine()
 	t.Logf("%.0f ns without the library, %.0f ns with it: %.2f times; %d requests", plain, ours, ours/plain, g.seen[request])
-	must.Less(t, 10, g.seen[request], must.Sprint("the lease is not used"))
+	must.Less(t, 10, g.seen[request], must.Sprint("the credit is not used"))
 	// The fake's allocation is far cheaper than a card's: only a lock or a system call in the way
 	// is noticed.
 	must.Less(t, 10*plain+2000, ours)

@@ -9,12 +9,12 @@ import (
 	"slices"
 )
 
-// Keep is how many of the latest runs of a kind are kept.
+// Keep is how many of the latest runs of a key are kept.
 const Keep = 5
 
-// Profile is what is known of a kind of job.
+// Profile is what is known of the runs of a key.
 type Profile struct {
-	Kind Kind `json:"kind"`
+	Key Key `json:"key"`
 	// Runs are the latest ones, oldest first.
 	Runs []Run `json:"runs"`
 	// Measured is the number of runs ever observed to their end.
@@ -72,7 +72,7 @@ func (p Profile) envelope() envelope {
 
 // Summary is a profile in a few figures.
 type Summary struct {
-	Kind Kind
+	Key Key
 	// Measured is the number of runs observed to their end.
 	Measured int
 	// Peak is the maximum of the latest runs.
@@ -90,7 +90,7 @@ const near = 0.9
 
 // Summary returns the profile's figures.
 func (p Profile) Summary() Summary {
-	s := Summary{Kind: p.Kind, Measured: p.Measured}
+	s := Summary{Key: p.Key, Measured: p.Measured}
 	e := p.envelope()
 	if len(e.high) > 0 {
 		s.Peak = slices.Max(e.high)

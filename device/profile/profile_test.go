@@ -24,32 +24,32 @@ import (
 
 const mib = 1 << 20
 
-func TestKindOf(t *testing.T) {
+func TestKeyOf(t *testing.T) {
 	c := identify.Container{Namespace: "ml", Job: "bert", Group: "g", Task: "train", Arguments: "aa", ID: "1", Alloc: "2"}
-	want := Kind{"ml", "bert", "g", "train", "aa"}
+	want := Key{"ml", "bert", "g", "train", "aa"}
 	for _, job := range []string{
 		"bert", "bert/dispatch-1784550000-0a1b2c3d", "bert/periodic-1784550000", "bert/periodic-1784550000/dispatch-1784550001-0a1b2c3d",
 	} {
 		c.Job = job
-		must.Eq(t, want, KindOf(c))
+		must.Eq(t, want, KeyOf(c))
 	}
 	for _, job := range []string{"bert/dispatch-x", "bert/periodic", "bert/dispatch-1-0a/more", "dispatch-1784550000-0a1b2c3d"} {
 		c.Job = job
-		must.Eq(t, job, KindOf(c).Job)
+		must.Eq(t, job, KeyOf(c).Job)
 	}
 	must.Eq(t, "ml/bert/g/train", want.Application())
 
 	// Whatever a process calls itself, its file is in the store, and JSON keeps its name.
 	c.Job, c.Namespace = "../../etc/passwd\xff", strings.Repeat("n", 100_000)
-	k := KindOf(c)
+	k := KeyOf(c)
 	must.RegexMatch(t, fileName, k.name())
 	b, err := json.Marshal(k)
 	must.NoError(t, err)
 	must.Less(t, 2000, len(b))
-	var back Kind
+	var back Key
 	must.NoError(t, json.Unmarshal(b, &back))
 	must.Eq(t, k, back)
-	must.NotEq(t, Kind{Job: "a", Group: "b"}.name(), Kind{Job: "ab"}.name())
+	must.NotEq(t, Key{Job: "a", Group: "b"}.name(), Key{Job: "ab"}.name())
 }
 
 func record(seconds, every int, curve func(at int) uint64) Run {
@@ -236,19 +236,19 @@ func open(t *testing.T, dir string) (*Store, *reports) {
 func TestStore(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "profiles")
 	s, _ := open(t, dir)
-	k := Kind{"ml", "bert", "g", "train", "aa"}
+	k := Key{"ml", "bert", "g", "train", "aa"}
 	_, ok := s.Profile(k)
 	must.False(t, ok)
 	r := record(1195, 5, lammps)
 	must.NoError(t, s.Add(k, r))
-	must.NoError(t, s.Add(Kind{Job: "other"}, r))
+	must.NoError(t, s.Add(Key{Job: "other"}, r))
 	must.NoError(t, s.Add(k, r))
 	must.ErrorContains(t, s.Add(k, Run{}), "adding a run of ml/bert/g/train: width_s: must be a power of two")
 	check := func(s *Store) {
 		t.Helper()
 		p, ok := s.Profile(k)
 		must.True(t, ok)
-		must.Eq(t, Profile{Kind: k, Runs: []Run{r, r}, Measured: 2}, p)
+		must.Eq(t, Profile{Key: k, Runs: []Run{r, r}, Measured: 2}, p)
 		all := s.Summaries()
 		must.Len(t, 2, all)
 		must.Eq(t, p.Summary(), all[1])
@@ -265,7 +265,7 @@ func TestStore(t *testing.T) {
 	must.NoError(t, s.Load("coefficients", &got))
 	must.Eq(t, thing{5}, got)
 
-	info, err := os.Stat(filepath.Join(dir, "kinds", k.name()))
+	info, err := os.Stat(filepath.Join(dir, "profiles", k.name()))
 	must.NoError(t, err)
 	must.Eq(t, 0o600, info.Mode().Perm())
 	must.Less(t, 20<<10, info.Size())
@@ -274,17 +274,17 @@ func TestStore(t *testing.T) {
 func TestStore_bad(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, dir)
-	good, k := Kind{Job: "good"}, Kind{Job: "bad"}
+	good, k := Key{Job: "good"}, Key{Job: "bad"}
 	must.NoError(t, s.Add(good, record(10, 1, lammps)))
 	must.NoError(t, s.Add(k, record(10, 1, lammps)))
-	path := filepath.Join(dir, "kinds", k.name())
+	path := filepath.Join(dir, "profiles", k.name())
 	whole, err := os.ReadFile(path)
 	must.NoError(t, err)
 	for name, text := range map[string]string{
 		"torn":             string(whole[:len(whole)/2]),
 		"empty":            "",
-		"of another kind":  strings.Replace(string(whole), `"bad"`, `"worse"`, 1),
-		"no runs":          `{"kind": {"job": "bad"}}`,
+		"of another key":   strings.Replace(string(whole), `"bad"`, `"worse"`, 1),
+		"no runs":          `{"key": {"job": "bad"}}`,
 		"endless parts":    strings.Replace(string(whole), `"width_s":1`, `"width_s":1e-300`, 1),
 		"an odd width":     strings.Replace(string(whole), `"width_s":1`, `"width_s":3`, 1),
 		"a size too large": strings.Replace(string(whole), `[1782579200`, `[18446744073709551615`, 1),
@@ -305,9 +305,9 @@ func TestStore_bad(t *testing.T) {
 	// Pipes do not block, links are not followed, and leftovers of a killed plugin are removed.
 	must.NoError(t, os.Remove(path))
 	must.NoError(t, unix.Mkfifo(path, 0o600))
-	link := filepath.Join(dir, "kinds", Kind{Job: "link"}.name())
+	link := filepath.Join(dir, "profiles", Key{Job: "link"}.name())
 	must.NoError(t, os.Symlink("/dev/zero", link))
-	left := filepath.Join(dir, "kinds", unfinished+"1")
+	left := filepath.Join(dir, "profiles", unfinished+"1")
 	must.NoError(t, os.WriteFile(left, whole, 0o600))
 	s, told := open(t, dir)
 	must.Len(t, 1, s.Summaries())
@@ -324,41 +324,41 @@ func TestStore_bad(t *testing.T) {
 func TestStore_bounded(t *testing.T) {
 	dir := t.TempDir()
 	open(t, dir) // makes it
-	kind := func(i int) Kind { return Kind{Job: fmt.Sprint("job-", i)} }
+	key := func(i int) Key { return Key{Job: fmt.Sprint("job-", i)} }
 	r := Run{WidthS: 1, Bytes: []uint64{1}, Whole: true}
 	old := time.Now().Add(-time.Hour)
-	for i := range Kinds {
-		p := Profile{Kind: kind(i)}.add(r)
-		path := filepath.Join(dir, "kinds", p.Kind.name())
+	for i := range MaxProfiles {
+		p := Profile{Key: key(i)}.add(r)
+		path := filepath.Join(dir, "profiles", p.Key.name())
 		must.NoError(t, save(path, p))
 		must.NoError(t, os.Chtimes(path, old, old.Add(time.Duration(i)*time.Second)))
 	}
 	files := func() int {
-		entries, err := os.ReadDir(filepath.Join(dir, "kinds"))
+		entries, err := os.ReadDir(filepath.Join(dir, "profiles"))
 		must.NoError(t, err)
 		return len(entries)
 	}
 	s, told := open(t, dir)
 	must.Len(t, 0, *told)
-	must.Len(t, Kinds, s.Summaries())
-	must.NoError(t, s.Add(kind(0), r))
-	must.NoError(t, s.Add(kind(Kinds), r))
-	must.Eq(t, Kinds, files())
-	_, ok := s.Profile(kind(1))
+	must.Len(t, MaxProfiles, s.Summaries())
+	must.NoError(t, s.Add(key(0), r))
+	must.NoError(t, s.Add(key(MaxProfiles), r))
+	must.Eq(t, MaxProfiles, files())
+	_, ok := s.Profile(key(1))
 	must.False(t, ok, must.Sprint("of the others the oldest"))
-	_, ok = s.Profile(kind(0))
+	_, ok = s.Profile(key(0))
 	must.True(t, ok)
-	must.NoError(t, save(filepath.Join(dir, "kinds", kind(1).name()), Profile{Kind: kind(1)}.add(r)))
+	must.NoError(t, save(filepath.Join(dir, "profiles", key(1).name()), Profile{Key: key(1)}.add(r)))
 	s, _ = open(t, dir)
-	must.Len(t, Kinds, s.Summaries())
-	must.Eq(t, Kinds, files())
+	must.Len(t, MaxProfiles, s.Summaries())
+	must.Eq(t, MaxProfiles, files())
 }
 
 func TestStore_fails(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, dir)
 	must.NoError(t, os.RemoveAll(dir))
-	k := Kind{Job: "a"}
+	k := Key{Job: "a"}
 	must.ErrorContains(t, s.Add(k, record(10, 1, lammps)), "writing the profile of /a//: ")
 	_, ok := s.Profile(k)
 	must.True(t, ok)
@@ -375,7 +375,7 @@ func TestStore_together(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			for n := range 10 {
-				k := Kind{Job: fmt.Sprint("job-", (i+n)%4)}
+				k := Key{Job: fmt.Sprint("job-", (i+n)%4)}
 				if err := s.Add(k, record(20, 1, lammps)); err != nil {
 					t.Error(err)
 				}
@@ -398,5 +398,5 @@ func TestStore_together(t *testing.T) {
 	}
 	must.Eq(t, 80, measured)
 	must.Len(t, 0, *told)
-	must.True(t, slices.IsSortedFunc(again.Summaries(), func(a, b Summary) int { return strings.Compare(a.Kind.Job, b.Kind.Job) }))
+	must.True(t, slices.IsSortedFunc(again.Summaries(), func(a, b Summary) int { return strings.Compare(a.Key.Job, b.Key.Job) }))
 }

@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kinds is the maximum number of kinds. The least recently updated is dropped for a new one.
-const Kinds = 1000
+// MaxProfiles is the maximum number of profiles. The least recently updated is dropped for a new one.
+const MaxProfiles = 1000
 
 // maxFile bounds the size of a file, in bytes. A profile has about 10 KiB.
 const maxFile = 1 << 20
@@ -31,7 +31,7 @@ const unfinished = ".new-"
 
 var fileName = regexp.MustCompile(`^[0-9a-f]{32}\.json$`)
 
-// Store keeps profiles on disk, a file per kind, and other things that must survive the plugin.
+// Store keeps profiles on disk, a file per key, and other things that must survive the plugin.
 // It is safe for concurrent use.
 type Store struct {
 	dir string
@@ -39,7 +39,7 @@ type Store struct {
 	writing sync.Mutex // readers do not wait for the disk
 
 	mu       sync.RWMutex
-	profiles map[Kind]entry
+	profiles map[Key]entry
 }
 
 type entry struct {
@@ -51,11 +51,11 @@ type entry struct {
 // Open opens the store in a directory, creating it if needed. Unreadable files are skipped and
 // reported in one error.
 func Open(dir string, report func(error)) (*Store, error) {
-	s := &Store{dir: dir, profiles: make(map[Kind]entry)}
-	if err := os.MkdirAll(s.kinds(), 0o700); err != nil {
+	s := &Store{dir: dir, profiles: make(map[Key]entry)}
+	if err := os.MkdirAll(s.folder(), 0o700); err != nil {
 		return nil, fmt.Errorf("creating the directory of profiles: %w", err)
 	}
-	files, err := os.ReadDir(s.kinds())
+	files, err := os.ReadDir(s.folder())
 	if err != nil {
 		return nil, fmt.Errorf("reading the directory of profiles: %w", err)
 	}
@@ -63,7 +63,7 @@ func Open(dir string, report func(error)) (*Store, error) {
 	for _, file := range files {
 		name := file.Name()
 		if strings.HasPrefix(name, unfinished) { // left by a plugin that was killed
-			_ = os.Remove(filepath.Join(s.kinds(), name))
+			_ = os.Remove(filepath.Join(s.folder(), name))
 			continue
 		}
 		e, err := s.read(name)
@@ -71,7 +71,7 @@ func Open(dir string, report func(error)) (*Store, error) {
 			bad = append(bad, err)
 			continue
 		}
-		s.profiles[e.Kind] = e
+		s.profiles[e.Key] = e
 		if err := s.remove(s.dropOldest()); err != nil {
 			bad = append(bad, err)
 		}
@@ -83,20 +83,20 @@ func Open(dir string, report func(error)) (*Store, error) {
 	return s, nil
 }
 
-func (s *Store) kinds() string { return filepath.Join(s.dir, "kinds") }
+func (s *Store) folder() string { return filepath.Join(s.dir, "profiles") }
 
 func (s *Store) read(name string) (entry, error) {
 	var e entry
 	if !fileName.MatchString(name) {
 		return e, fmt.Errorf("%s: is not the name of a profile", name)
 	}
-	path := filepath.Join(s.kinds(), name)
+	path := filepath.Join(s.folder(), name)
 	since, err := load(path, &e.Profile)
 	if err == nil {
 		err = e.validate()
 	}
-	if err == nil && e.Kind.name() != name {
-		err = errors.New("kind: does not match the file's name")
+	if err == nil && e.Key.name() != name {
+		err = errors.New("key: does not match the file's name")
 	}
 	if err != nil {
 		return e, fmt.Errorf("%s: %w", name, err)
@@ -149,9 +149,9 @@ func save(path string, v any) error {
 	return err
 }
 
-// Add adds a run to the profile of its kind, and stores it. After an error it counts until the
+// Add adds a run to the profile of its key, and stores it. After an error it counts until the
 // store is reopened.
-func (s *Store) Add(k Kind, r Run) error {
+func (s *Store) Add(k Key, r Run) error {
 	if err := r.validate(); err != nil {
 		return fmt.Errorf("adding a run of %s: %w", k.Application(), err)
 	}
@@ -159,7 +159,7 @@ func (s *Store) Add(k Kind, r Run) error {
 	defer s.writing.Unlock()
 	s.mu.Lock()
 	e := s.profiles[k]
-	e.Kind = k
+	e.Key = k
 	e.Profile, e.since = e.add(r), time.Now()
 	e.summary = e.Summary()
 	s.profiles[k] = e
@@ -168,15 +168,15 @@ func (s *Store) Add(k Kind, r Run) error {
 	if err := s.remove(gone); err != nil {
 		return err
 	}
-	if err := save(filepath.Join(s.kinds(), k.name()), e.Profile); err != nil {
+	if err := save(filepath.Join(s.folder(), k.name()), e.Profile); err != nil {
 		return fmt.Errorf("writing the profile of %s: %w", k.Application(), err)
 	}
 	return nil
 }
 
-func (s *Store) dropOldest() (gone []Kind) {
-	for len(s.profiles) > Kinds {
-		var oldest Kind
+func (s *Store) dropOldest() (gone []Key) {
+	for len(s.profiles) > MaxProfiles {
+		var oldest Key
 		var since time.Time
 		for k, e := range s.profiles {
 			if since.IsZero() || e.since.Before(since) || e.since.Equal(since) && k.name() < oldest.name() {
@@ -189,17 +189,17 @@ func (s *Store) dropOldest() (gone []Kind) {
 	return gone
 }
 
-func (s *Store) remove(gone []Kind) error {
+func (s *Store) remove(gone []Key) error {
 	for _, k := range gone {
-		if err := os.Remove(filepath.Join(s.kinds(), k.name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(s.folder(), k.name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("removing the oldest profile: %w", err)
 		}
 	}
 	return nil
 }
 
-// Profile returns the profile of a kind.
-func (s *Store) Profile(k Kind) (Profile, bool) {
+// Profile returns the profile of a key.
+func (s *Store) Profile(k Key) (Profile, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	e, ok := s.profiles[k]
@@ -215,7 +215,7 @@ func (s *Store) Summaries() []Summary {
 		out = append(out, e.summary)
 	}
 	slices.SortFunc(out, func(a, b Summary) int {
-		return cmp.Or(strings.Compare(a.Kind.Application(), b.Kind.Application()), strings.Compare(a.Kind.Arguments, b.Kind.Arguments))
+		return cmp.Or(strings.Compare(a.Key.Application(), b.Key.Application()), strings.Compare(a.Key.Arguments, b.Key.Arguments))
 	})
 	return out
 }

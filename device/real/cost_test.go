@@ -38,7 +38,7 @@ func TestCost(t *testing.T) {
 	}{
 		{"allocation of 4 KiB", "p50", 20, []string{"--mode", "many", "--count", "20000", "--bytes", "4096"}, nil},
 		// Each is a round trip to the gate: two processes are woken.
-		{"allocation of 4 KiB, none granted ahead", "p50", 1000, []string{"--mode", "many", "--count", "2000", "--bytes", "4096"}, []string{"EBBTIDE_GATE_LEASE=1"}},
+		{"allocation of 4 KiB, none granted ahead", "p50", 1000, []string{"--mode", "many", "--count", "2000", "--bytes", "4096"}, []string{"EBBTIDE_GATE_CREDIT=1"}},
 		{"launch", "ns", 20, []string{"--mode", "loop", "--count", "20000"}, nil},
 		{"step: launch, host, wait", "p50", 20, []string{"--mode", "loop", "--count", "1000", "--work", "200000"}, nil},
 	} {

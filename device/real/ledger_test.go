@@ -184,8 +184,8 @@ func TestSizes(t *testing.T) {
 	})
 }
 
-// What allocations take of the card, of each kind: no less than requested, but for what the
-// context had to spare, and it comes back, but for what the driver keeps.
+// Each kind of allocation takes at least what was requested, less the context's spare memory, and
+// returns it, less what the driver keeps.
 func TestRounding(t *testing.T) {
 	const spare, kept = 4 * mib, 64 * mib
 	for _, kind := range []string{"sync", "async", "vmm", "array"} {

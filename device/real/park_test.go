@@ -112,7 +112,7 @@ func TestRestore(t *testing.T) {
 	if others := site.before.Used - min(site.before.Used, site.card.Reserved); others > gib {
 		t.Skipf("it fills the card, of which others have %d MiB", others/mib)
 	}
-	const what = "whether a parked process came back to a card with as much free as it had and so much more: 1 it did, 0 it did not"
+	const what = "whether a parked process came back to a card with as much free as it had and that much more: 1 it did, 0 it did not"
 	for _, spare := range []int{256, 64, 0, -64} {
 		of := fmt.Sprintf("%+d MiB", spare)
 		t.Run(of, func(t *testing.T) {

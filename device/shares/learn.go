@@ -26,7 +26,7 @@ type Profiles interface {
 
 // Properties of a group, besides the number of its jobs.
 const (
-	application = "application" // kind of job, without its arguments
+	application = "application" // the profile key without its arguments
 	user        = "user"        // namespace
 	input       = "input"       // size of the input, by the job's meta
 )
@@ -179,12 +179,12 @@ func (s *Shares) sample() {
 
 // recordEnd records a job's duration, from its first use of a card to its end, with pauses and
 // waits: they are the cost of scarce memory. Its baseline is the fastest of the latest runs of
-// its kind.
+// its key.
 func (s *Shares) recordEnd(m member, now time.Time) {
 	if s.profiles == nil {
 		return
 	}
-	if k, ok := s.known().kinds[m.kind]; ok && k.FastestS > 0 {
+	if k, ok := s.known().profiles[m.key]; ok && k.FastestS > 0 {
 		g := s.window.group(m.group)
 		g.ended++
 		g.durations += max(now.Sub(m.since).Seconds(), 1e-3)
@@ -207,7 +207,7 @@ func (s *Shares) adapt(now time.Time) {
 	}
 	known := s.known()
 	in := fairshare.AdaptInput{Groups: s.groups(w.members, known), Coefficients: s.learned.All, Params: fairshare.DefaultAdaptParams()}
-	for _, k := range known.kinds {
+	for _, k := range known.profiles {
 		in.Profiles += k.Measured
 	}
 	for _, g := range in.Groups {
@@ -310,7 +310,7 @@ func applicable(c fairshare.Coefficients, g fairshare.Group) fairshare.Coefficie
 }
 
 type known struct {
-	kinds        map[profile.Kind]profile.Summary
+	profiles     map[profile.Key]profile.Summary
 	applications map[string]mean
 	users        map[string]mean
 }
@@ -330,23 +330,23 @@ func (m mean) value() float64 {
 }
 
 func (s *Shares) known() known {
-	k := known{kinds: make(map[profile.Kind]profile.Summary), applications: make(map[string]mean), users: make(map[string]mean)}
+	k := known{profiles: make(map[profile.Key]profile.Summary), applications: make(map[string]mean), users: make(map[string]mean)}
 	if s.profiles == nil {
 		return k
 	}
 	for _, sum := range s.profiles.Summaries() {
-		k.kinds[sum.Kind] = sum
-		app := sum.Kind.Application()
+		k.profiles[sum.Key] = sum
+		app := sum.Key.Application()
 		k.applications[app] = k.applications[app].add(sum.Peak)
-		k.users[sum.Kind.Namespace] = k.users[sum.Kind.Namespace].add(sum.Peak)
+		k.users[sum.Key.Namespace] = k.users[sum.Key.Namespace].add(sum.Peak)
 	}
 	return k
 }
 
 // properties returns the properties of a container's job, scored by memory demand: the mean
-// measured peak of the kinds with the same value, or the input's size itself.
+// measured peak of the keys with the same value, or the input's size itself.
 func (k known) properties(m member) map[string]fairshare.Value {
-	app, namespace := m.kind.Application(), m.kind.Namespace
+	app, namespace := m.key.Application(), m.key.Namespace
 	values := map[string]fairshare.Value{
 		application: {Name: app, Score: k.applications[app].value()},
 		user:        {Name: namespace, Score: k.users[namespace].value()},
@@ -357,9 +357,9 @@ func (k known) properties(m member) map[string]fairshare.Value {
 	return values
 }
 
-// minimum is the working set of a container's kind, in MiB, at most the card's memory.
+// minimum is the working set of a container's key, in MiB, at most the card's memory.
 func (k known) minimum(m member, most uint64) int {
-	return int(min(k.kinds[m.kind].Working, most) / mib)
+	return int(min(k.profiles[m.key].Working, most) / mib)
 }
 
 func ceilMiB(bytes uint64) int { return int((bytes + mib - 1) / mib) }

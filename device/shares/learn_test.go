@@ -66,7 +66,7 @@ func (p *measures) measured(job, namespace string, peak, working uint64, fastest
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sums = append(p.sums, profile.Summary{
-		Kind: profile.Kind{Namespace: namespace, Job: job}, Measured: runs, Peak: peak * mib, Working: working * mib, FastestS: fastest,
+		Key: profile.Key{Namespace: namespace, Job: job}, Measured: runs, Peak: peak * mib, Working: working * mib, FastestS: fastest,
 	})
 }
 
@@ -333,7 +333,7 @@ func TestShares_together(t *testing.T) {
 				}
 				g.set(ledger.ContainerID(c.ID), uint64(10*i), uint64(n), i)
 				run := profile.Run{WidthS: 1, Bytes: []uint64{uint64(i+1) * mib}, Seconds: 1e-4, Whole: true}
-				if err := store.Add(profile.KindOf(c), run); err != nil {
+				if err := store.Add(profile.KeyOf(c), run); err != nil {
 					t.Error(err)
 				}
 				s.Leave(c)

@@ -59,9 +59,9 @@ var _ gate.Shares = (*Shares)(nil)
 
 type member struct {
 	group    string
-	kind     profile.Kind
+	key      profile.Key
 	input    float64 // 0: not given
-	wishMiB  *int
+	capMiB   *int
 	priority int
 	since    time.Time
 }
@@ -75,7 +75,7 @@ func New(mode fairshare.Mode, log hclog.Logger) *Shares {
 	}
 }
 
-// Add adds a card of which that many bytes may be granted.
+// Add adds a card of which bytes may be granted.
 func (s *Shares) Add(card ledger.CardID, bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,8 +112,8 @@ func (s *Shares) Join(c identify.Container, card ledger.CardID) (gate.Share, err
 	s.window.members[id] = m
 	limit, err := s.divide(card, id)
 	share := gate.Share{Limit: limit, Priority: m.priority}
-	if m.wishMiB != nil {
-		share.Most = uint64(*m.wishMiB) * mib
+	if m.capMiB != nil {
+		share.Most = uint64(*m.capMiB) * mib
 	}
 	return share, err
 }
@@ -145,15 +145,15 @@ func (s *Shares) Leave(c identify.Container) {
 // readMeta reads a container's job and meta. After an error the valid rest counts.
 func readMeta(c identify.Container) (member, error) {
 	var errs []error
-	m := member{group: c.Meta[metaGroup], kind: profile.KindOf(c), priority: fairshare.DefaultPriority, since: time.Now()}
+	m := member{group: c.Meta[metaGroup], key: profile.KeyOf(c), priority: fairshare.DefaultPriority, since: time.Now()}
 	if m.group == "" {
-		m.group = m.kind.Namespace + "/" + m.kind.Job // all dispatches of a job are one group
+		m.group = m.key.Namespace + "/" + m.key.Job // all dispatches of a job are one group
 	}
 	if text := c.Meta[metaMemory]; text != "" {
 		if n, err := strconv.Atoi(text); err != nil || n < 1 {
 			errs = append(errs, fmt.Errorf("meta.%s: must be a whole number of MiB ≥ 1, got %q", metaMemory, text))
 		} else {
-			m.wishMiB = &n
+			m.capMiB = &n
 		}
 	}
 	if text := c.Meta[metaInput]; text != "" {
@@ -213,7 +213,7 @@ func (s *Shares) snapshot(card ledger.CardID) fairshare.Input {
 	for _, id := range slices.Sorted(maps.Keys(members)) {
 		m := members[id]
 		in.Containers = append(in.Containers, fairshare.Container{
-			ID: string(id), Group: m.group, WishMiB: m.wishMiB, MinimumMiB: known.minimum(m, s.cards[card]), Priority: m.priority,
+			ID: string(id), Group: m.group, CapMiB: m.capMiB, MinimumMiB: known.minimum(m, s.cards[card]), Priority: m.priority,
 			InUseMiB: held[id], ArrivedS: float64(m.since.UnixMilli()) / 1000,
 		})
 	}

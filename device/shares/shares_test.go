@@ -69,7 +69,7 @@ func TestShares(t *testing.T) {
 	must.Eq(t, 600, limit)
 	must.Eq(t, 600, b.limits["a"])
 
-	// Two containers of a group divide the group's part; a wish is a cap.
+	// Two containers of a group divide the group's part; a task may be capped.
 	b.held["a"] = 500
 	limit, priority = join(container("c", "mlp", map[string]string{"ebbtide_gpu_memory": "100", "ebbtide_priority": "80"}))
 	must.Eq(t, 100, limit)
@@ -92,7 +92,7 @@ func TestRead(t *testing.T) {
 	must.ErrorContains(t, err, `meta.ebbtide_gpu_memory: must be a whole number of MiB ≥ 1, got "1G"`)
 	must.ErrorContains(t, err, `meta.ebbtide_priority: must be from 1 to 100, got "0"`)
 	must.Eq(t, "us", m.group)
-	must.Nil(t, m.wishMiB)
+	must.Nil(t, m.capMiB)
 	must.Eq(t, fairshare.DefaultPriority, m.priority)
 	m, err = readMeta(container("a", "vae", nil))
 	must.NoError(t, err)

@@ -47,7 +47,7 @@ func (t *task) reportGPU(last, r handoff.Report, now time.Time) {
 		switch {
 		case r.State == state && last.State != state:
 			t.show.Happened(mark)
-			t.show.Enqueue(kind, "GPU: "+r.Why+"; it is restored automatically")
+			t.show.Enqueue(kind, "GPU: "+r.Why+"; the task resumes automatically")
 		case last.State == state && r.State != state && r.State != handoff.Lost:
 			t.show.Happened(mark + ".over")
 			t.show.Enqueue(kind, fmt.Sprintf("GPU: running again after %v %s", now.Sub(last.Since).Round(time.Second), state))
@@ -59,7 +59,7 @@ func (t *task) reportGPU(last, r handoff.Report, now time.Time) {
 	}
 	if r.Unparked != "" && r.Unparked != last.Unparked && !t.reported.unparked {
 		t.reported.unparked = true
-		t.show.Enqueue("gpu.not-parked", "GPU: cannot park its memory, so that other requests may fail: "+r.Unparked)
+		t.show.Enqueue("gpu.not-parked", "GPU: cannot park its memory; other requests may fail: "+r.Unparked)
 	}
 	long := func(r handoff.Report) bool { return r.State == handoff.Waiting && now.Sub(r.Since) >= longWait }
 	if long(r) && !t.reported.gpuWaits {

@@ -53,11 +53,11 @@ func TestGPU(t *testing.T) {
 		pass(time.Second)
 		must.Eq(t, 7, n.c.status(s, time.Now()).GPU.Cards[0].HeldMiB)
 
-		report = handoff.Report{State: handoff.Waiting, Since: time.Now(), Why: "it waits for GPU memory"}
-		must.StrContains(t, next(), "GPU: it waits for GPU memory since ")
+		report = handoff.Report{State: handoff.Waiting, Since: time.Now(), Why: "waiting for GPU memory"}
+		must.StrContains(t, next(), "GPU: waiting for GPU memory since ")
 
 		report = handoff.Report{State: handoff.Parked, Since: time.Now(), Why: "its GPU memory is in the host's memory"}
-		must.Eq(t, "GPU: its GPU memory is in the host's memory; it is restored automatically", next())
+		must.Eq(t, "GPU: its GPU memory is in the host's memory; the task resumes automatically", next())
 		must.True(t, s.gpu != nil && s.gpu.State == handoff.Parked)
 
 		since := time.Now()
@@ -66,7 +66,7 @@ func TestGPU(t *testing.T) {
 		must.True(t, time.Now().After(since))
 
 		report.Unparked = "not enough host memory"
-		must.Eq(t, "GPU: cannot park its memory, so that other requests may fail: not enough host memory", next())
+		must.Eq(t, "GPU: cannot park its memory; other requests may fail: not enough host memory", next())
 
 		report = handoff.Report{State: handoff.Lost, Since: time.Now(), Why: "its GPU memory could not be restored"}
 		pass(time.Second)

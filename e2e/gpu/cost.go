@@ -40,10 +40,10 @@ var plain = way{name: "driver alone"}
 func allocationWays() []way {
 	return []way{
 		plain,
-		{name: "within the lease", gate: true},
-		{name: "a round trip each", gate: true, env: []string{"EBBTIDE_GATE_LEASE=1"},
+		{name: "within the credit", gate: true},
+		{name: "a round trip each", gate: true, env: []string{"EBBTIDE_GATE_CREDIT=1"},
 			change: func(o *gate.Options) { o.Bounds.Rate, o.Bounds.Burst = unlimitedRate, unlimitedRate }},
-		{name: "a round trip each, bounded", gate: true, env: []string{"EBBTIDE_GATE_LEASE=1"}},
+		{name: "a round trip each, bounded", gate: true, env: []string{"EBBTIDE_GATE_CREDIT=1"}},
 	}
 }
 
@@ -91,7 +91,7 @@ func measureAllocations(ctx context.Context, b bench) (part, error) {
 		case len(w.env) > 0 && run.Grants < uint64(b.allocations):
 			return fmt.Errorf("%s: the gate has granted %d times, for %d allocations", w.name, run.Grants, b.allocations)
 		case w.gate && len(w.env) == 0 && run.Grants > uint64(b.allocations/100+10):
-			return fmt.Errorf("%s: the gate has granted %d times, so the lease is not used", w.name, run.Grants)
+			return fmt.Errorf("%s: the gate has granted %d times, so the credit is not used", w.name, run.Grants)
 		}
 		runs = append(runs, run)
 		return nil
@@ -170,10 +170,10 @@ func allocationTable(o options, ways []way, runs []allocationRun) result.Table {
 			spread(of(w.name, func(r allocationRun) float64 { return float64(r.Grants) }), whole),
 		})
 	}
-	lease := result.SpreadOf(of(ways[1].name, median)).Median - alone
+	credit := result.SpreadOf(of(ways[1].name, median)).Median - alone
 	trip := result.SpreadOf(of(ways[2].name, median)).Median - alone
 	t.Notes = append(t.Notes,
-		verdict("within the lease", "< 1 µs over the driver's own", lease < 1000, micro(lease)),
+		verdict("within the credit", "< 1 µs over the driver's own", credit < 1000, micro(credit)),
 		verdict("with a round trip", "< 50 µs", trip < 50_000, micro(trip)),
 		"*Bounded*: the gate reads no more than 50 000 messages a second of one container; a round trip takes two.")
 	return t

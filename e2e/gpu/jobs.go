@@ -137,7 +137,7 @@ func (b bench) jobs(ctx context.Context, s shape, way string, round, n int) (run
 	for i := range n {
 		p, err := r.Start(ctx, gputest.Job{
 			Container: fmt.Sprintf("job%d", i), Gate: g, Args: s.args(b.length, b.seed*1_000_000+uint64(round)*1000+uint64(i)),
-			Env: []string{"EBBTIDE_GATE_LEASE=" + strconv.Itoa(mib), "EBBTIDE_GATE_WAIT_MS=" + strconv.FormatInt(b.within.Milliseconds(), 10)},
+			Env: []string{"EBBTIDE_GATE_CREDIT=" + strconv.Itoa(mib), "EBBTIDE_GATE_WAIT_MS=" + strconv.FormatInt(b.within.Milliseconds(), 10)},
 		})
 		if err != nil {
 			return run, err

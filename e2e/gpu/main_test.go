@@ -101,8 +101,8 @@ func TestTables(t *testing.T) {
 		}
 	}
 	text := allocationTable(o, ways, runs).Markdown()
-	must.StrContains(t, text, "| within the lease | 1.45 µs (1.40 µs … 1.50 µs) | 1.10 µs (1.05 µs … 1.15 µs) |")
-	must.StrContains(t, text, "**Missed**: within the lease: 1.10 µs, wanted < 1 µs over the driver's own.")
+	must.StrContains(t, text, "| within the credit | 1.45 µs (1.40 µs … 1.50 µs) | 1.10 µs (1.05 µs … 1.15 µs) |")
+	must.StrContains(t, text, "**Missed**: within the credit: 1.10 µs, wanted < 1 µs over the driver's own.")
 	must.StrContains(t, text, "**Missed**: with a round trip: 60.00 µs, wanted < 50 µs.")
 
 	loops := []loopRun{{Way: plain.name, P50: 100, CPU: 100}, {Way: plain.name, Round: 1, P50: 200, CPU: 100}}

@@ -196,7 +196,7 @@ func share(groups []fairshare.Group, containers []*container, coefficients fairs
 		}
 		x := fairshare.Container{ID: c.group, Group: c.group, InUseMiB: c.heldMiB, ArrivedS: float64(c.queue[0])}
 		if s.bounds && c.wishMiB > 0 {
-			x.WishMiB, x.MinimumMiB = &c.wishMiB, c.minimumMiB
+			x.CapMiB, x.MinimumMiB = &c.wishMiB, c.minimumMiB
 		}
 		in.Containers, here = append(in.Containers, x), append(here, c)
 	}

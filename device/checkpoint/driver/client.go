@@ -193,7 +193,7 @@ func (c *Client) helper(ctx context.Context) (*helper, error) {
 	select {
 	case <-time.After(time.Until(c.after)):
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: it ends too often to be restarted at once: %w", ErrHelper, ctx.Err())
+		return nil, fmt.Errorf("%w: it keeps crashing; restart delayed: %w", ErrHelper, ctx.Err())
 	}
 	h, err := start(ctx, c.opts)
 	if err != nil {

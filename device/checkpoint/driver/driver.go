@@ -18,7 +18,7 @@ var (
 	ErrUnsupported = errors.New("CUDA cannot move a process's memory to the host here")
 	// ErrHelper: the helper could not be started, or ended before it answered: the outcome is
 	// unknown.
-	ErrHelper = errors.New("the helper that calls CUDA is gone")
+	ErrHelper = errors.New("the helper that calls CUDA has exited")
 	// ErrStuck: CUDA does not answer. It wraps ErrHelper.
 	ErrStuck  = fmt.Errorf("%w: CUDA does not answer", ErrHelper)
 	ErrClosed = errors.New("the helper that calls CUDA has been stopped")

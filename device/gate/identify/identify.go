@@ -8,7 +8,7 @@
 // creates "<alloc>.<task>" (".scope" on cgroup v2), Docker and podman use the container's ID, for
 // which the mounts show Nomad's directories. The environment is the process's own memory: it is
 // used only where neither these nor the ebbtide driver name the task, and a contradiction is
-// refused.
+// rejected.
 package identify
 
 import (

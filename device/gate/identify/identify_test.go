@@ -113,7 +113,7 @@ func TestProcess_bounded(t *testing.T) {
 	must.Eq(t, "1", p.Container.Meta["ebbtide_0"])
 }
 
-func TestProcess_refuses(t *testing.T) {
+func TestProcess_rejects(t *testing.T) {
 	docker := "0::/docker/" + container + "\n"
 	for name, tc := range map[string]struct {
 		cgroup, mounts, env string

@@ -65,8 +65,8 @@ const (
 	Welcome Type = 65
 	// Attached: Device is the handle, Bytes the card's memory.
 	Attached Type = 66
-	// Refused: Arg is the Reason.
-	Refused Type = 67
+	// Denied: Arg is the Reason.
+	Denied Type = 67
 	// Grant: Bytes, at least those requested, are held from now on. The client returns what it
 	// does not use.
 	Grant Type = 68
@@ -83,11 +83,11 @@ const (
 	Recall Type = 83
 )
 
-// FlagLease, of a Request: more than Bytes is welcome, for later allocations. Flag 2 has no
+// FlagCredit, of a Request: more than Bytes is welcome, for later allocations. Flag 2 has no
 // meaning, but older libraries set it.
-const FlagLease uint16 = 1
+const FlagCredit uint16 = 1
 
-// Reason is why a request is refused.
+// Reason is why a request is denied.
 type Reason uint64
 
 const (

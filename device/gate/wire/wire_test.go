@@ -14,7 +14,7 @@ import (
 
 // The layout is a contract with the preload library, which is written in C.
 func TestAppend(t *testing.T) {
-	m := Message{Type: Request, Flags: FlagLease, Seq: 2, Device: 3, Bytes: 4 << 32, ID: 5, Arg: 60000}
+	m := Message{Type: Request, Flags: FlagCredit, Seq: 2, Device: 3, Bytes: 4 << 32, ID: 5, Arg: 60000}
 	must.Eq(t, "45425431"+"0300"+"0100"+
 		"0200000000000000"+"0300000000000000"+"0000000004000000"+"0500000000000000"+"60ea000000000000",
 		hex.EncodeToString(m.Append(nil)))

@@ -10,7 +10,7 @@
 
 enum { MAX_DEVICES = 64, MAX_CONTEXTS = 64, MAX_POOLS = 64, STRIPES = 64 };
 
-// One GPU. Of what the gate has granted this process, some is in use and the rest is the lease:
+// One GPU. Of what the gate has granted this process, some is in use and the rest is the credit:
 // granted = used + avail, always. avail below zero is debt: memory that the driver took beyond
 // what was requested, or before there was a gate.
 struct device {

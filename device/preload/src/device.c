@@ -19,7 +19,7 @@ static void on_connect(void)
 {
 	for (int i = 0; i < eb_world.devices; i++)
 		if (eb_world.device[i].handle)
-			eb_lease_held(&eb_world.device[i], eb_world.device[i].handle);
+			eb_credit_held(&eb_world.device[i], eb_world.device[i].handle);
 }
 
 static struct device *of_handle(uint64_t handle)
@@ -36,11 +36,11 @@ static bool on_message(const struct message *m)
 	switch (m->type) {
 	case T_LIMIT:
 		if ((d = of_handle(m->device)))
-			eb_lease_limit(d, m->bytes);
+			eb_credit_limit(d, m->bytes);
 		return true;
 	case T_RECALL:
 		if ((d = of_handle(m->device)))
-			eb_lease_recall(d);
+			eb_credit_recall(d);
 		return true;
 	case T_PAUSE:
 		eb_pause_begin();
@@ -60,7 +60,7 @@ static void attach(struct device *d)
 	if (eb_gate_call(&m, 0, NULL) == 0 && m.type == T_ATTACHED) {
 		// What was taken before is reported first.
 		if (d->used > 0)
-			eb_lease_held(d, m.device);
+			eb_credit_held(d, m.device);
 		d->handle = m.device;
 		struct message i = { .type = T_INFO, .device = m.device };
 		if (!d->limit && eb_gate_call(&i, 0, NULL) == 0 && i.type == T_INFO_IS)

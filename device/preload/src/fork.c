@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // fork: the child has none of the parent's GPU memory and threads, and must not use its
-// connection. It connects itself.
+// connection. It opens its own.
 
 #include "hooks.h"
 

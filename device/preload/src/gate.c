@@ -122,7 +122,7 @@ static void answer(const struct message *m)
 static bool dispatch(const struct message *m)
 {
 	switch (m->type) {
-	case T_WELCOME: case T_ATTACHED: case T_REFUSED: case T_GRANT: case T_INFO_IS:
+	case T_WELCOME: case T_ATTACHED: case T_DENIED: case T_GRANT: case T_INFO_IS:
 		answer(m);
 		return true;
 	}
@@ -393,7 +393,7 @@ static void gone(int fd)
 }
 
 // Waits for the next message and reads it, unless another thread does. False: the connection is
-// over, and reading is set: no other thread uses it now.
+// over, and reading is set: no other thread uses it any longer.
 static bool listen_on(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };

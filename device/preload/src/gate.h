@@ -25,7 +25,7 @@ enum {
 	MAGIC = 0x31544245,
 	VERSION = 1,
 	T_HELLO = 1, T_ATTACH, T_REQUEST, T_RETURN = 6, T_INFO, T_HOLDS, T_PINNED, T_PAUSED, T_ACTIVE, T_FULL,
-	T_WELCOME = 65, T_ATTACHED, T_REFUSED, T_GRANT, T_INFO_IS,
+	T_WELCOME = 65, T_ATTACHED, T_DENIED, T_GRANT, T_INFO_IS,
 	T_LIMIT = 80, T_PAUSE, T_RESUME, T_RECALL,
 	F_MORE = 1,
 };
@@ -83,7 +83,7 @@ extern struct pause eb_pause HIDDEN;
 // Memory set aside before the driver is asked for it.
 struct reservation {
 	struct device *device;
-	int64_t bytes, part, granted; // part: from the lease; granted: by the gate, for this reservation
+	int64_t bytes, part, granted; // part: from the credit; granted: by the gate, for this reservation
 	uint64_t generation;          // of the granting connection
 };
 
@@ -102,18 +102,18 @@ unsigned eb_submitted(void);
 void eb_pause_begin(void);
 void eb_pause_end(void);
 
-// lease.c
-int64_t eb_lease_size(const struct device *);
-int64_t eb_lease_take(struct device *, int64_t bytes); // -1: the lease is too small
-int eb_lease_ask(struct reservation *, int64_t bytes, uint16_t flags, uint64_t wait_ms);
+// credit.c
+int64_t eb_credit_size(const struct device *);
+int64_t eb_credit_take(struct device *, int64_t bytes); // -1: the credit is too small
+int eb_credit_ask(struct reservation *, int64_t bytes, uint16_t flags, uint64_t wait_ms);
 void eb_commit(struct reservation *, int64_t actual);
 void eb_cancel(struct reservation *);
 void eb_charge(struct device *, int64_t bytes);
 void eb_release(struct device *, int64_t bytes);
-void eb_lease_return(struct device *, int64_t keep);
-void eb_lease_recall(struct device *);
-void eb_lease_limit(struct device *, uint64_t bytes);
-void eb_lease_held(struct device *, uint64_t handle);
+void eb_credit_return(struct device *, int64_t keep);
+void eb_credit_recall(struct device *);
+void eb_credit_limit(struct device *, uint64_t bytes);
+void eb_credit_held(struct device *, uint64_t handle);
 
 // pools.c
 int64_t eb_pool_attribute(CUmemoryPool, int which);
@@ -125,12 +125,12 @@ void eb_pools_gone(struct device *);
 
 // reserve.c
 CUresult eb_reserve(struct device *, int64_t bytes, struct reservation *);
-bool eb_retry(struct device *, CUresult, int *refused); // shall the caller retry?
+bool eb_retry(struct device *, CUresult, int *refused); // whether to retry
 bool eb_room(struct device *, uint64_t *total, uint64_t *used);
 bool eb_within(struct device *, int64_t bytes);
 
 // device.c
-bool eb_active(void);               // is there a gate, or may one come?
+bool eb_active(void);               // whether a gate exists or may appear
 struct device *eb_device(CUdevice); // NULL: unknown to the gate
 struct device *eb_device_uuid(const uint8_t *, CUdevice);
 struct device *eb_device_here(void);    // of the calling thread's context

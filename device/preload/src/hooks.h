@@ -5,11 +5,11 @@
 //
 //	resolve.h   elf, state, resolve, newer    the environment, and the driver's own functions
 //	account.h   table, world                  what the process holds, and on which device
-//	gate.h      gate, pause, lease, pools,    what the gate grants, and when work may be
+//	gate.h      gate, pause, credit, pools,   what the gate grants, and when work may be
 //	            reserve, device               submitted
 //	hooks.h     hooks_*, fork                 what the program calls
 //
-// An allocation's hook finds the device (device), reserves memory (reserve) from the lease (lease)
+// An allocation's hook finds the device (device), reserves memory (reserve) from the credit (credit)
 // or the gate (gate), waits while the process is paused (pause), calls the driver (resolve), and
 // records what the pointer holds (table). The gate's messages go up by callbacks (struct listener).
 

@@ -6,14 +6,14 @@
 
 #include "hooks.h"
 
-// What is reserved for a context: at most a quarter of the limit.
+// The reservation for a context: at most a quarter of the limit.
 static int64_t expected(struct device *d)
 {
 	uint64_t n = eb.context;
 	return (int64_t)(d->limit && n > d->limit / 4 ? d->limit / 4 : n);
 }
 
-// What the new context has taken: NVML's figure for this process, if its pid here is NVML's; else
+// The new context's memory: NVML's figure for this process, if its pid here is NVML's; else
 // the growth of the card's use, if plausible; else what was reserved.
 static int64_t measured(struct reservation *c, int64_t own, int64_t card)
 {
@@ -51,7 +51,7 @@ static void gone(CUcontext ctx, struct device *primary)
 		eb_pools_gone(was.device);
 	eb_release(was.device, was.bytes);
 	if (!others)
-		eb_lease_return(was.device, 0);
+		eb_credit_return(was.device, 0);
 }
 
 #define CREATE(name, primary, params, args) \

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// What is shared with other processes or interfaces cannot be checkpointed: the process is
+// Memory shared with other processes or interfaces cannot be checkpointed: the process is
 // pinned.
 
 #include "hooks.h"

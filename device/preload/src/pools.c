@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// What the driver keeps in pools and for graphs. It takes and returns that memory by itself, so
-// it is asked for the size.
+// Memory that the driver keeps in pools and for graphs. The driver takes and returns that memory by
+// itself, so it is asked for the size.
 
 #include "gate.h"
 

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Reserves memory from the lease, the program's pools, or the gate.
+// Reserves memory from the credit, the program's pools, or the gate.
 
 #include "gate.h"
 
@@ -12,12 +12,12 @@ static CUresult reserve(struct reservation *r)
 	struct device *d = r->device;
 	int64_t bytes = r->bytes;
 	atomic_fetch_add(&d->used, bytes);
-	r->part = eb_lease_take(d, bytes);
+	r->part = eb_credit_take(d, bytes);
 	if (r->part >= 0)
 		return CUDA_SUCCESS;
 
 	eb_pools_settle(d); // what pools have returned may be enough
-	r->part = eb_lease_take(d, bytes);
+	r->part = eb_credit_take(d, bytes);
 	if (r->part >= 0)
 		return CUDA_SUCCESS;
 
@@ -30,16 +30,16 @@ static CUresult reserve(struct reservation *r)
 	for (int try = 0; try < 2; try++) {
 		// All there is, or the debt, which is requested with it.
 		r->part = atomic_exchange(&d->avail, 0);
-		int64_t need = bytes - r->part, lease = eb_lease_size(d);
+		int64_t need = bytes - r->part, credit = eb_credit_size(d);
 		if (need <= 0)
 			return CUDA_SUCCESS;
-		// First a whole lease, without waiting; else only what is needed.
-		if (need < lease && now >= d->scarce) {
-			if (eb_lease_ask(r, lease, 0, 0) == 0)
+		// First a whole credit, without waiting; else only what is needed.
+		if (need < credit && now >= d->scarce) {
+			if (eb_credit_ask(r, credit, 0, 0) == 0)
 				return CUDA_SUCCESS;
 			d->scarce = now + SCARCE_MS;
 		}
-		if (eb_lease_ask(r, need, need < lease ? F_MORE : 0, try == 0 ? 0 : wait) == 0)
+		if (eb_credit_ask(r, need, need < credit ? F_MORE : 0, try == 0 ? 0 : wait) == 0)
 			return CUDA_SUCCESS;
 		atomic_fetch_add(&d->avail, r->part);
 		if (try == 0) // before it waits
@@ -61,19 +61,19 @@ CUresult eb_reserve(struct device *d, int64_t bytes, struct reservation *r)
 	return result;
 }
 
-// The driver has refused what was granted: tells the gate. The lease is returned first, so that
+// The driver has refused what was granted: tells the gate. The credit is returned first, so that
 // the gate is asked again.
 bool eb_retry(struct device *d, CUresult r, int *refused)
 {
 	if (r != CUDA_ERROR_OUT_OF_MEMORY || eb.mode != BOUND || !d->handle || eb_pause.captures || ++*refused > TRIES)
 		return false;
 	LOG(1, "the driver refused memory for which there is room");
-	eb_lease_return(d, 0);
+	eb_credit_return(d, 0);
 	struct message m = { .type = T_FULL, .device = d->handle };
 	return eb_gate_send(&m, eb_gate_generation());
 }
 
-// What the program is told. Free is what both the limit and the card leave, and the lease: a
+// The figures that the program sees. Free is what both the limit and the card leave, and the credit: a
 // program that takes all that is free must get it at once.
 bool eb_room(struct device *d, uint64_t *total, uint64_t *used)
 {
@@ -95,7 +95,7 @@ bool eb_room(struct device *d, uint64_t *total, uint64_t *used)
 	return true;
 }
 
-// Are that many bytes more within the container's share? Memory that cannot be parked must be:
+// Are bytes more within the container's share? Memory that cannot be parked must be:
 // others could not have it back.
 bool eb_within(struct device *d, int64_t bytes)
 {

@@ -47,7 +47,7 @@ struct state {
 	_Atomic int ready; // 2: the environment is read
 	_Atomic int mode;
 	const char *path;
-	uint64_t wait_ms, lease, context;
+	uint64_t wait_ms, credit, context;
 	int log;
 
 	struct {

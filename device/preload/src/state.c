@@ -47,11 +47,11 @@ void eb_init(void)
 	if (!eb.path && access(mounted, F_OK) == 0)
 		eb.path = mounted;
 	eb.wait_ms = number("EBBTIDE_GATE_WAIT_MS", 60000);
-	eb.lease = number("EBBTIDE_GATE_LEASE", 64 << 20);
+	eb.credit = number("EBBTIDE_GATE_CREDIT", 64 << 20);
 	eb.context = number("EBBTIDE_GATE_CONTEXT", 512 << 20);
 	eb.log = (int)number("EBBTIDE_GATE_LOG", 0);
-	if (eb.lease > INT64_MAX / 8)
-		eb.lease = INT64_MAX / 8;
+	if (eb.credit > INT64_MAX / 8)
+		eb.credit = INT64_MAX / 8;
 	if (eb.context > INT64_MAX / 8)
 		eb.context = INT64_MAX / 8;
 	eb.mode = eb.path && *eb.path ? LOOSE : OFF;

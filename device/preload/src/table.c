@@ -128,7 +128,7 @@ bool eb_table_refer(enum kind kind, uint64_t key, int refs, uint64_t size, struc
 	return e;
 }
 
-// What a context held is gone with it.
+// A context's memory goes with it.
 void eb_table_sweep(uint64_t owner, void (*each)(const struct entry *))
 {
 	for (int i = 0; i < STRIPES; i++) {

@@ -149,8 +149,8 @@ func TestWatcher_gate(t *testing.T) {
 
 	s, err := profile.Open(t.TempDir(), o.Report)
 	must.NoError(t, err)
-	kind := profile.Kind{Job: "md", Task: "task"}
-	must.NoError(t, s.Add(kind, profile.Run{WidthS: 1, Bytes: []uint64{100 * mib, 100 * mib, 700 * mib}, Seconds: 3, Whole: true}))
+	key := profile.Key{Job: "md", Task: "task"}
+	must.NoError(t, s.Add(key, profile.Run{WidthS: 1, Bytes: []uint64{100 * mib, 100 * mib, 700 * mib}, Seconds: 3, Whole: true}))
 	opts := Default()
 	opts.Horizon = time.Second
 	opts.Params.RestS = 1
@@ -183,7 +183,7 @@ func TestWatcher_gate(t *testing.T) {
 	must.Eq(t, 0, min(one, other))
 	must.Positive(t, max(one, other))
 	deadline := time.Now().Add(30 * time.Second)
-	for p, _ := s.Profile(kind); len(p.Runs) < 3; p, _ = s.Profile(kind) {
+	for p, _ := s.Profile(key); len(p.Runs) < 3; p, _ = s.Profile(key) {
 		must.True(t, time.Now().Before(deadline), must.Sprint("both are measured"))
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -24,7 +24,7 @@ func (w *Watcher) plan(ctx context.Context, now time.Time, stats []gate.Status) 
 		// The gate itself ends a pause if nothing else would run.
 		if c := w.containers[ledger.ContainerID(st.Container.ID)]; c.paused && !st.Planned {
 			c.paused, c.resumed = false, now
-			w.log.Info("a container is resumed: the gate has ended its pause", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task)
+			w.log.Info("a container is resumed: the gate has ended its pause", "container", c.id, "alloc_id", c.alloc, "task", c.key.Task)
 		}
 	}
 	decided := make(map[ledger.ContainerID]plan.Decision)
@@ -46,12 +46,12 @@ func (w *Watcher) plan(ctx context.Context, now time.Time, stats []gate.Status) 
 		d := decided[id] // zero for containers that have left the card
 		switch {
 		case d.Pause && !c.paused && c.cancel == nil:
-			w.log.Info("a container is paused", "container", id, "alloc_id", c.alloc, "task", c.kind.Task, "rule", d.Rule, "why", d.Why)
+			w.log.Info("a container is paused", "container", id, "alloc_id", c.alloc, "task", c.key.Task, "rule", d.Rule, "why", d.Why)
 			w.pause(ctx, now, c)
 		case !d.Pause && c.paused:
 			w.resume(now, c)
 			if !c.paused {
-				w.log.Info("a container is resumed", "container", id, "alloc_id", c.alloc, "task", c.kind.Task, "rule", d.Rule, "why", d.Why)
+				w.log.Info("a container is resumed", "container", id, "alloc_id", c.alloc, "task", c.key.Task, "rule", d.Rule, "why", d.Why)
 			}
 		case !d.Pause && c.cancel != nil:
 			c.cancelled = true
@@ -99,7 +99,7 @@ func (w *Watcher) snapshot(now time.Time, card gate.CardStatus, stats []gate.Sta
 // ahead returns the most that a container will hold of a card, in bytes, by its profile or its
 // limit, if known.
 func (w *Watcher) ahead(c *container, st gate.Status, u gate.Usage) (bytes uint64, known bool) {
-	if p, ok := w.store.Profile(c.kind); ok {
+	if p, ok := w.store.Profile(c.key); ok {
 		f := p.Ahead(c.ran.last, peakHeld(st), w.opts.Horizon)
 		if known = f.Known; known {
 			bytes = f.Bytes
@@ -143,7 +143,7 @@ func (w *Watcher) pauseDone(r result, now time.Time) {
 		wait := min(w.opts.Backoff<<min(c.failures, 16), w.opts.MaxBackoff)
 		c.retry = now.Add(wait)
 		if c.failures++; c.failures == 1 {
-			w.log.Warn("a container could not be paused, and is spared for some time", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task, "for", wait, "error", r.err)
+			w.log.Warn("cannot pause a container; backing off", "container", c.id, "alloc_id", c.alloc, "task", c.key.Task, "for", wait, "error", r.err)
 		}
 	}
 }
@@ -152,7 +152,7 @@ func (w *Watcher) resume(now time.Time, c *container) {
 	err := w.gate.Resume(c.id, gate.PausePlan)
 	if err != nil && !errors.Is(err, gate.ErrUnknown) {
 		if !c.resumeFailed {
-			w.log.Error("a container could not be resumed, retrying", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task, "error", err)
+			w.log.Error("a container could not be resumed, retrying", "container", c.id, "alloc_id", c.alloc, "task", c.key.Task, "error", err)
 		}
 		c.paused, c.resumeFailed = true, true
 		return

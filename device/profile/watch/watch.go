@@ -33,8 +33,8 @@ type Gate interface {
 
 // Store keeps profiles (profile.Store).
 type Store interface {
-	Profile(profile.Kind) (profile.Profile, bool)
-	Add(profile.Kind, profile.Run) error
+	Profile(profile.Key) (profile.Profile, bool)
+	Add(profile.Key, profile.Run) error
 	Load(name string, into any) error
 	Save(name string, v any) error
 }
@@ -86,7 +86,7 @@ type Watcher struct {
 type container struct {
 	id       ledger.ContainerID
 	alloc    string
-	kind     profile.Kind
+	key      profile.Key
 	recorder *profile.Recorder // nil: its start was not observed
 	ran      stopwatch
 	arrived  time.Time // by the gate; another value means another run
@@ -109,7 +109,7 @@ type result struct {
 
 type saved struct {
 	ID     ledger.ContainerID `json:"id"`
-	Kind   profile.Kind       `json:"kind"`
+	Key    profile.Key        `json:"key"`
 	Run    profile.Run        `json:"run"`
 	Paused bool               `json:"paused"`
 	At     time.Time          `json:"at"`
@@ -146,7 +146,7 @@ func (w *Watcher) Run(ctx context.Context, every time.Duration) {
 func (w *Watcher) load() {
 	var runs []saved
 	if err := w.store.Load(running, &runs); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		w.log.Warn("earlier runs are not measured", "error", err)
+		w.log.Warn("cannot load earlier runs; not measuring them", "error", err)
 		return
 	}
 	for _, s := range runs {
@@ -197,7 +197,7 @@ func (w *Watcher) measure(now time.Time, stats []gate.Status) {
 			continue
 		}
 		if r, err := profile.Continue(s.Run); err == nil {
-			w.storeRun(s.Kind, r.Run())
+			w.storeRun(s.Key, r.Run())
 		}
 	}
 	clear(w.saved)
@@ -205,11 +205,11 @@ func (w *Watcher) measure(now time.Time, stats []gate.Status) {
 }
 
 func (w *Watcher) startWatch(now time.Time, id ledger.ContainerID, st gate.Status) *container {
-	c := &container{id: id, alloc: st.Container.Alloc, kind: profile.KindOf(st.Container), arrived: st.Arrived}
+	c := &container{id: id, alloc: st.Container.Alloc, key: profile.KeyOf(st.Container), arrived: st.Arrived}
 	c.ran.since, c.ran.pausedFor = now, st.PausedFor
 	s, known := w.saved[id]
 	switch {
-	case known && s.Kind == c.kind:
+	case known && s.Key == c.key:
 		var err error
 		if c.recorder, err = profile.Continue(s.Run); err != nil {
 			w.log.Warn("an earlier run is not measured", "container", id, "error", err)
@@ -233,11 +233,11 @@ func (w *Watcher) endWatch(c *container) {
 		c.cancel()
 	}
 	if c.recorder != nil {
-		w.storeRun(c.kind, c.recorder.End(c.ran.last))
+		w.storeRun(c.key, c.recorder.End(c.ran.last))
 	}
 }
 
-func (w *Watcher) storeRun(k profile.Kind, r profile.Run) {
+func (w *Watcher) storeRun(k profile.Key, r profile.Run) {
 	if r.Peak() == 0 {
 		return
 	}
@@ -253,7 +253,7 @@ func (w *Watcher) saveRunning(now time.Time) {
 			continue
 		}
 		if r := c.recorder.Run(); r.Peak() > 0 {
-			runs = append(runs, saved{ID: id, Kind: c.kind, Run: r, Paused: !c.ran.paused.IsZero(), At: now})
+			runs = append(runs, saved{ID: id, Key: c.key, Run: r, Paused: !c.ran.paused.IsZero(), At: now})
 		}
 	}
 	if w.noteStore(w.store.Save(running, runs)) && w.storeFailing {

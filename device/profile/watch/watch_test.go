@@ -30,7 +30,7 @@ const card ledger.CardID = "GPU-1"
 // job is a job on a fake card, simulated in seconds.
 type job struct {
 	id       string
-	kind     string // of job
+	key      string // of job
 	priority int
 	needs    func(second int) uint64 // MiB
 	seconds  int
@@ -66,7 +66,7 @@ func (f *fake) Stats() (all []gate.Status) {
 			continue
 		}
 		all = append(all, gate.Status{
-			Container: identify.Container{ID: j.id, Namespace: "md", Job: j.kind}, Priority: j.priority, Processes: 1, Arrived: j.arrived,
+			Container: identify.Container{ID: j.id, Namespace: "md", Job: j.key}, Priority: j.priority, Processes: 1, Arrived: j.arrived,
 			Paused: j.planned || j.halted, Planned: j.planned, PausedFor: j.pausedFor,
 			Usage: []gate.Usage{{Card: card, Held: ledger.Entry{Committed: j.held * mib}}},
 		})
@@ -193,7 +193,7 @@ func lammps(second int) uint64 {
 }
 
 func newLAMMPS(id string, late int) *job {
-	return &job{id: id, kind: "lammps", priority: 50, needs: lammps, seconds: 1195, late: late}
+	return &job{id: id, key: "lammps", priority: 50, needs: lammps, seconds: 1195, late: late}
 }
 
 func bubble(t *testing.T, f func(t *testing.T, s *profile.Store, dir string)) {
@@ -299,7 +299,7 @@ func TestWatcher_silent(t *testing.T) {
 		a, b := newLAMMPS("a", 0), newLAMMPS("b", 5)
 		b.silent = true
 		b.seconds = 1180 // its rise does not come this time
-		c := &job{id: "c", kind: "other", priority: 50, needs: func(int) uint64 { return 100 }, seconds: 1250}
+		c := &job{id: "c", key: "other", priority: 50, needs: func(int) uint64 { return 100 }, seconds: 1250}
 		f = &fake{memory: 12288, jobs: []*job{a, b, c}}
 		told, end := begin(t, f, s)
 		f.pass(1300)
@@ -307,8 +307,8 @@ func TestWatcher_silent(t *testing.T) {
 		must.False(t, a.failed)
 		must.True(t, c.ended)
 		must.Between(t, 1, b.pauses, 3)
-		must.Eq(t, 1, told.count("could not be paused"))
-		p, ok := s.Profile(profile.Kind{Namespace: "md", Job: "other"})
+		must.Eq(t, 1, told.count("cannot pause a container"))
+		p, ok := s.Profile(profile.Key{Namespace: "md", Job: "other"})
 		must.True(t, ok)
 		must.InDelta(t, 1250, p.Runs[0].Seconds, 3)
 	})
@@ -411,7 +411,7 @@ func TestWatcher_storeFails(t *testing.T) {
 func TestWatcher_killed(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, dir string) {
 		a := newLAMMPS("a", 0)
-		gone := &job{id: "gone", kind: "gone", needs: func(int) uint64 { return 77 }, seconds: 610}
+		gone := &job{id: "gone", key: "gone", needs: func(int) uint64 { return 77 }, seconds: 610}
 		f := &fake{memory: 12288, jobs: []*job{a, gone}}
 		_, end := begin(t, f, s)
 		f.pass(600)
@@ -419,7 +419,7 @@ func TestWatcher_killed(t *testing.T) {
 		must.NoError(t, os.CopyFS(copied, os.DirFS(dir)))
 		end()
 		f.pass(20) // without a watcher
-		late := &job{id: "late", kind: "late", needs: func(int) uint64 { return 50 }, seconds: 100, arrived: time.Now(), held: 50}
+		late := &job{id: "late", key: "late", needs: func(int) uint64 { return 50 }, seconds: 100, arrived: time.Now(), held: 50}
 		f.mu.Lock()
 		f.jobs = append(f.jobs, late)
 		f.mu.Unlock()
@@ -429,20 +429,20 @@ func TestWatcher_killed(t *testing.T) {
 		f.pass(700)
 		end()
 		must.True(t, a.ended && gone.ended && late.ended)
-		p, ok := next.Profile(profile.Kind{Namespace: "md", Job: "lammps"})
+		p, ok := next.Profile(profile.Key{Namespace: "md", Job: "lammps"})
 		must.True(t, ok)
 		must.True(t, p.Runs[0].Whole)
 		must.InDelta(t, 1195, p.Runs[0].Seconds, 5)
 		must.Eq(t, 8300*mib, p.Runs[0].Peak())
-		p, ok = next.Profile(profile.Kind{Namespace: "md", Job: "gone"})
+		p, ok = next.Profile(profile.Key{Namespace: "md", Job: "gone"})
 		must.True(t, ok)
 		must.False(t, p.Runs[0].Whole, must.Sprint("its end was not observed"))
 		must.Eq(t, 77*mib, p.Runs[0].Peak())
-		_, ok = next.Profile(profile.Kind{Namespace: "md", Job: "late"})
+		_, ok = next.Profile(profile.Key{Namespace: "md", Job: "late"})
 		must.False(t, ok, must.Sprint("its start was not observed"))
 		must.Eq(t, 0, told.count("[WARN]")+told.count("[ERROR]"))
 
-		must.NoError(t, next.Save(running, []saved{{ID: "x"}, {ID: "a", Kind: profile.Kind{Namespace: "md", Job: "lammps"}}}))
+		must.NoError(t, next.Save(running, []saved{{ID: "x"}, {ID: "a", Key: profile.Key{Namespace: "md", Job: "lammps"}}}))
 		f = &fake{memory: 12288, jobs: []*job{newLAMMPS("a", 0)}}
 		f.second(0)
 		told, end = begin(t, f, next)
@@ -454,7 +454,7 @@ func TestWatcher_killed(t *testing.T) {
 		told, end = begin(t, f, next)
 		f.pass(10)
 		end()
-		must.Eq(t, 1, told.count("earlier runs are not measured"))
+		must.Eq(t, 1, told.count("cannot load earlier runs; not measuring them"))
 	})
 }
 
@@ -462,11 +462,11 @@ func TestWatcher_killed(t *testing.T) {
 func TestWatcher_again(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		flat := func(int) uint64 { return 100 }
-		f := &fake{memory: 1000, jobs: []*job{{id: "a", kind: "k", needs: flat, seconds: 50}, {id: "a", kind: "k", needs: flat, seconds: 70, late: 50}}}
+		f := &fake{memory: 1000, jobs: []*job{{id: "a", key: "k", needs: flat, seconds: 50}, {id: "a", key: "k", needs: flat, seconds: 70, late: 50}}}
 		_, end := begin(t, f, s)
 		f.pass(200)
 		end()
-		p, ok := s.Profile(profile.Kind{Namespace: "md", Job: "k"})
+		p, ok := s.Profile(profile.Key{Namespace: "md", Job: "k"})
 		must.True(t, ok)
 		must.Len(t, 2, p.Runs)
 		must.InDelta(t, 50, p.Runs[0].Seconds, 3)

@@ -175,7 +175,7 @@ func (r *runner) list(ctx context.Context) (all []test, err error) {
 	} else if library != "" {
 		hooks.env = []string{"EBBTIDE_LIBCUDA=" + library}
 	} else {
-		hooks.skip = "ldconfig knows no libcuda.so.1, whose calls are to be looked at"
+		hooks.skip = "ldconfig lists no libcuda.so.1 to check"
 	}
 	var chosen []test
 	for _, t := range append(all, hooks) {

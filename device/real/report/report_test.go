@@ -98,7 +98,7 @@ func TestText(t *testing.T) {
 	must.NoError(t, r.Text(&b))
 	must.Eq(t, `Ebbtide on a card: failed: 1 of 2 tests failed
 
-THIS WAS THE FAKE CARD: no figure here says anything of a real one.
+THIS WAS THE FAKE CARD: its figures say nothing about a real one.
 
 date      2026-01-02T03:04:05Z, 61 s
 ebbtide   1.2.3 (abc)

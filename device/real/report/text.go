@@ -19,7 +19,7 @@ func (r *Report) Text(w io.Writer) error {
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	p("Ebbtide on a card: %s", verdict(r.Verdict, r.Reason))
 	if r.Fake {
-		p("\nTHIS WAS THE FAKE CARD: no figure here says anything of a real one.")
+		p("\nTHIS WAS THE FAKE CARD: its figures say nothing about a real one.")
 	}
 	p("")
 	p("date      %s, %.0f s", r.Begun.UTC().Format(time.RFC3339), r.Seconds)

@@ -1,20 +1,20 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// The lease: what was granted beyond what is in use, so that most allocations need no request.
+// The credit: what was granted beyond what is in use, so that most allocations need no request.
 
 #include "gate.h"
 
 enum { RECALL_MS = 2000, PART = 16 };
 
 // How much is kept beyond what is in use: of a small limit only a part.
-int64_t eb_lease_size(const struct device *d)
+int64_t eb_credit_size(const struct device *d)
 {
 	uint64_t limit = d->limit;
-	return (int64_t)(limit && limit / PART < eb.lease ? limit / PART : eb.lease);
+	return (int64_t)(limit && limit / PART < eb.credit ? limit / PART : eb.credit);
 }
 
-int64_t eb_lease_take(struct device *d, int64_t bytes)
+int64_t eb_credit_take(struct device *d, int64_t bytes)
 {
 	int64_t a = atomic_load_explicit(&d->avail, memory_order_relaxed);
 	while (a >= bytes)
@@ -40,7 +40,7 @@ static bool accept_grant(const struct reservation *r, int64_t keep)
 	return ours;
 }
 
-int eb_lease_ask(struct reservation *r, int64_t bytes, uint16_t flags, uint64_t wait_ms)
+int eb_credit_ask(struct reservation *r, int64_t bytes, uint16_t flags, uint64_t wait_ms)
 {
 	struct device *d = r->device;
 	struct message m = { .type = T_REQUEST, .flags = flags, .device = d->handle, .bytes = (uint64_t)bytes, .arg = wait_ms };
@@ -48,7 +48,7 @@ int eb_lease_ask(struct reservation *r, int64_t bytes, uint16_t flags, uint64_t 
 		return -1;
 	if (m.type != T_GRANT || (int64_t)m.bytes < bytes) {
 		LOG(3, "request for %lld bytes denied (reason %llu)", (long long)bytes, (unsigned long long)m.arg);
-		return m.type == T_REFUSED ? (int)m.arg : -1;
+		return m.type == T_DENIED ? (int)m.arg : -1;
 	}
 	r->granted = (int64_t)m.bytes;
 	return 0;
@@ -62,7 +62,7 @@ void eb_commit(struct reservation *r, int64_t actual)
 		atomic_fetch_add(&d->used, actual - r->bytes);
 	int64_t left = r->part - actual;
 	if (r->granted) {
-		int64_t keep = r->granted, surplus = left + r->granted - eb_lease_size(d);
+		int64_t keep = r->granted, surplus = left + r->granted - eb_credit_size(d);
 		if (surplus > 0)
 			keep -= surplus < keep ? surplus : keep;
 		if (accept_grant(r, keep))
@@ -74,11 +74,11 @@ void eb_commit(struct reservation *r, int64_t actual)
 		// The driver took more than requested. The gate is asked at once, without waiting.
 		int64_t debt = -atomic_exchange(&d->avail, 0);
 		struct reservation more = { .device = d };
-		if (debt > 0 && eb_lease_ask(&more, debt, 0, 0) == 0 && accept_grant(&more, debt))
+		if (debt > 0 && eb_credit_ask(&more, debt, 0, 0) == 0 && accept_grant(&more, debt))
 			debt = 0;
 		atomic_fetch_sub(&d->avail, debt);
-	} else if (UNLIKELY(d->avail > 2 * eb_lease_size(d))) {
-		eb_lease_return(d, eb_lease_size(d));
+	} else if (UNLIKELY(d->avail > 2 * eb_credit_size(d))) {
+		eb_credit_return(d, eb_credit_size(d));
 	}
 }
 
@@ -103,16 +103,16 @@ void eb_charge(struct device *d, int64_t bytes)
 	}
 }
 
-// The driver has freed bytes. They are kept for later allocations, up to two leases.
+// The driver has freed bytes. They are kept for later allocations, up to twice the credit.
 void eb_release(struct device *d, int64_t bytes)
 {
 	atomic_fetch_sub(&d->used, bytes);
-	if (atomic_fetch_add(&d->avail, bytes) + bytes > 2 * eb_lease_size(d))
-		eb_lease_return(d, eb_lease_size(d));
+	if (atomic_fetch_add(&d->avail, bytes) + bytes > 2 * eb_credit_size(d))
+		eb_credit_return(d, eb_credit_size(d));
 }
 
-// Returns the lease but for keep.
-void eb_lease_return(struct device *d, int64_t keep)
+// Returns the credit but for keep.
+void eb_credit_return(struct device *d, int64_t keep)
 {
 	if (eb.mode != BOUND || !d->handle)
 		return;
@@ -132,23 +132,23 @@ void eb_lease_return(struct device *d, int64_t keep)
 }
 
 // Another process waits for memory.
-void eb_lease_recall(struct device *d)
+void eb_credit_recall(struct device *d)
 {
 	d->scarce = eb_now() + RECALL_MS;
-	eb_lease_return(d, 0);
+	eb_credit_return(d, 0);
 }
 
-void eb_lease_limit(struct device *d, uint64_t bytes)
+void eb_credit_limit(struct device *d, uint64_t bytes)
 {
 	d->limit = bytes;
 	d->scarce = 0;
 	LOG(2, "limit %llu", (unsigned long long)bytes);
 	if ((uint64_t)(d->used + d->avail) > bytes)
-		eb_lease_return(d, 0);
+		eb_credit_return(d, 0);
 }
 
 // Reports holdings over a new connection, before any request.
-void eb_lease_held(struct device *d, uint64_t handle)
+void eb_credit_held(struct device *d, uint64_t handle)
 {
 	pthread_mutex_lock(&d->mutex);
 	// In this order: what is granted in between is in use. What is only requested is not held,

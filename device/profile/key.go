@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package profile keeps how much card memory jobs of a kind have held over their running time,
+// Package profile keeps how much card memory runs of the same key have held over their time,
 // and forecasts running jobs from that. Running time excludes pauses. Sizes are bytes. Everything
 // but Store is pure.
 package profile
@@ -15,9 +15,9 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/identify"
 )
 
-// Kind identifies comparable runs: the same task of a job with the same arguments. A device
+// Key identifies comparable runs: the same task of a job with the same arguments. A device
 // plugin does not see the container's image, which the paper also uses.
-type Kind struct {
+type Key struct {
 	Namespace string `json:"namespace"`
 	// Job is the job's ID, without Nomad's suffix for a dispatch or period.
 	Job   string `json:"job"`
@@ -29,9 +29,9 @@ type Kind struct {
 
 var childSuffix = regexp.MustCompile(`(/(dispatch-[0-9]+-[0-9a-f]+|periodic-[0-9]+))+$`)
 
-// KindOf returns the kind of a container's run.
-func KindOf(c identify.Container) Kind {
-	return Kind{
+// KeyOf returns the key of a container's run.
+func KeyOf(c identify.Container) Key {
+	return Key{
 		Namespace: sanitize(c.Namespace), Job: sanitize(childSuffix.ReplaceAllString(c.Job, "")), Group: sanitize(c.Group), Task: sanitize(c.Task),
 		Arguments: sanitize(c.Arguments),
 	}
@@ -43,14 +43,14 @@ func sanitize(name string) string {
 	return strings.ToValidUTF8(name[:min(longest, len(name))], "?")
 }
 
-// Application returns the kind without its arguments, as one name.
-func (k Kind) Application() string {
+// Application returns the key without its arguments, as one name.
+func (k Key) Application() string {
 	return strings.Join([]string{k.Namespace, k.Job, k.Group, k.Task}, "/")
 }
 
-// name returns the name of the kind's file, in which nothing is chosen by a job.
-func (k Kind) name() string {
-	// No name contains a zero byte, so different kinds have different texts.
+// name returns the name of the key's file, in which nothing is chosen by a job.
+func (k Key) name() string {
+	// No name contains a zero byte, so different keys have different texts.
 	text := strings.Join([]string{k.Namespace, k.Job, k.Group, k.Task, k.Arguments}, "\x00")
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:16]) + ".json"
