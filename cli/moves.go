@@ -32,14 +32,14 @@ func (movesCommand) Help() string {
 Usage: ebbtide moves [options]
 
   Lists the shim's last 200 moves and placements, oldest first, then the moves in
-  progress of all processes, and jobs that are bound to a node without a claim.
+  progress of all processes, and jobs that are bound to a node without a record.
 
 Options:
 
   -json             Print JSON, with the scores of the nodes.
   -recover          Finish moves abandoned by their processes, which takes half a
                     minute to detect, and unbind jobs that are bound without a
-                    claim. A shim does this by itself.
+                    record. A shim does this by itself.
 ` + storeHelp + nomadHelp)
 }
 
@@ -71,9 +71,9 @@ func (c movesCommand) Run(args []string) int {
 			}
 		}
 		entries = append(entries, inProgress(records, names)...)
-		jobs, _, err := cluster.ListJobs(ctx, store.Client, false)
+		jobs, _, err := cluster.ListJobs(ctx, store.Client)
 		if err != nil {
-			fmt.Fprintf(c.io.Err, "ebbtide moves: cannot list jobs bound without a claim: %v\n", err)
+			fmt.Fprintf(c.io.Err, "ebbtide moves: cannot list jobs bound without a record: %v\n", err)
 		}
 		return c.print(append(entries, orphans(jobs, records)...), asJSON)
 	})
@@ -111,10 +111,10 @@ func inProgress(records []move.Record, names map[string]string) []memory.Entry {
 	return entries
 }
 
-// phaseBound is the phase listed for a job bound without a claim.
+// phaseBound is the phase listed for a job bound without a record.
 const phaseBound = "bound"
 
-// orphans lists the jobs bound without a claim.
+// orphans lists the jobs bound without a record.
 func orphans(jobs []*cluster.Job, records []move.Record) []memory.Entry {
 	var entries []memory.Entry
 	for _, j := range jobs {
@@ -122,7 +122,7 @@ func orphans(jobs []*cluster.Job, records []move.Record) []memory.Entry {
 		if j.Bound() != "" && !j.Dead && !recorded {
 			entries = append(entries, memory.Entry{
 				Namespace: j.Key.Namespace, Job: j.Key.ID, Phase: phaseBound,
-				Why: "bound to a node without a claim; run ebbtide moves -recover to unbind it",
+				Why: "bound to a node without a record; run ebbtide moves -recover to unbind it",
 			})
 		}
 	}
@@ -159,9 +159,9 @@ func (c movesCommand) recover(ctx context.Context, store memory.Store) error {
 	return c.unbind(ctx, nomad, claims)
 }
 
-// unbind unbinds the jobs bound without a claim.
+// unbind unbinds the jobs bound without a record.
 func (c movesCommand) unbind(ctx context.Context, nomad move.API, claims move.Claims) error {
-	jobs, _, err := cluster.ListJobs(ctx, nomad.Client, true)
+	jobs, _, err := cluster.ListJobs(ctx, nomad.Client)
 	if err != nil {
 		return err
 	}

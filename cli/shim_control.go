@@ -115,7 +115,7 @@ func (c shimStatusCommand) print(s memory.Overview, now time.Time) error {
 			fmt.Fprintf(w, "%s/%s\t%s\n", said.Namespace, said.Job, said.Text)
 		}
 		if r.Omitted > 0 {
-			fmt.Fprintf(w, "\t%d more jobs: see the log\n", r.Omitted)
+			fmt.Fprintf(w, "\t%d more jobs: see the log with log_level = \"debug\"\n", r.Omitted)
 		}
 	}
 	return w.Flush()
@@ -132,8 +132,7 @@ func (shimPauseCommand) Help() string {
 Usage: ebbtide shim pause [options]
 
   Keeps all shims, including later leaders, from starting moves, within 10 seconds.
-  Moves in progress complete, and held jobs are released to wherever Nomad places
-  them.
+  Moves in progress complete, and held jobs are still placed.
 
 Options:
 

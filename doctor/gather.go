@@ -174,7 +174,7 @@ func askAgent(ctx context.Context, cfg *api.Config, a *API) (hostname string) {
 func bound(ctx context.Context, c *api.Client) (names []string) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	jobs, _, err := cluster.ListJobs(ctx, c, false)
+	jobs, _, err := cluster.ListJobs(ctx, c)
 	if err != nil {
 		return nil
 	}

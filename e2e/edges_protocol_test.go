@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/cli"
+	state "github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
@@ -44,6 +45,9 @@ func testMoverKilled(t *testing.T, m *moving, d *apiProxy) {
 	in.release()
 	must.NotEq(t, "", m.boundTo(t))
 	must.StrContains(t, m.moves(t), "in progress: bind")
+	jobs, _, err := state.ListJobs(deadline(t, stepDeadline), m.server.API)
+	must.NoError(t, err)
+	must.SliceContainsFunc(t, jobs, m.id, func(j *state.Job, id string) bool { return j.Key.ID == id && j.Bound() != "" }, must.Sprint("it has no meta"))
 
 	m.moves(t, "-recover")
 	now, starts := m.checkOnce(t)

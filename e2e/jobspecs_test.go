@@ -133,7 +133,7 @@ var jobspecRuns = map[string]struct {
 	}},
 	"shim.hcl": {true, func(t *testing.T, s jobspecRun) {
 		eventually(t, "one leads and one stands by", func() error {
-			_, err := s.shims(t, "ebbtide-shim")
+			_, err := s.shims(t, "default", "ebbtide-shim")
 			return err
 		})
 	}},

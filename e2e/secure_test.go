@@ -223,8 +223,9 @@ while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`
 	return moves
 }
 
-// waitMoved waits until the job runs on another node, once, from its checkpoint.
-func (s *secured) waitMoved(t *testing.T, old *api.Allocation) {
+// waitMoved waits until the job runs on another node, once, from its checkpoint, and a shim with its
+// variables in the namespace has written it down.
+func (s *secured) waitMoved(t *testing.T, old *api.Allocation, namespace string) {
 	t.Helper()
 	ctx := deadline(t, startDeadline)
 	var next string
@@ -266,7 +267,7 @@ func (s *secured) waitMoved(t *testing.T, old *api.Allocation) {
 	t.Logf("it saved step %d, and resumes at step %d", saved, first)
 
 	eventually(t, "it is written down", func() error {
-		exit, out := run(t, s.agent.Environ(s.token), s.cli, "moves")
+		exit, out := run(t, s.agent.Environ(s.token), s.cli, "moves", "-namespace", namespace)
 		must.Eq(t, 0, exit, must.Sprint(out))
 		for row := range strings.Lines(out) {
 			if strings.Contains(row, "default/"+old.JobID+" ") && strings.Contains(row, "  moved, ") {
@@ -313,7 +314,7 @@ func (s *secured) testProgram(t *testing.T, moves *api.Allocation) {
 	waitLine(t, leads, "following the cluster")
 	next := s.shim(t, "shim-2")
 	waitLine(t, next, "standing by")
-	s.waitMoved(t, moves)
+	s.waitMoved(t, moves, "default")
 	stubs, err := s.agent.Allocs(deadline(t, stepDeadline), "stays")
 	must.NoError(t, err)
 	must.Len(t, 1, stubs, must.Sprint("a job that has not opted in stays"))
@@ -329,31 +330,35 @@ func (s *secured) testJob(t *testing.T) {
 	must.Eq(t, s.agent.NodeID(), more.NodeID)
 	s.takes(t, true)
 
-	const name = "ebbtide-shim"
-	s.nomad(t, "acl", "policy", "apply", "-namespace", "default", "-job", name, name, s.product("jobspecs", "acl", "shim.hcl"))
+	const name, namespace = "ebbtide-shim", "ebbtide"
+	s.nomad(t, "namespace", "apply", namespace)
+	s.nomad(t, "acl", "policy", "apply", "-namespace", namespace, "-job", name, name, s.product("jobspecs", "acl", "shim.hcl"))
 	// With a policy that moves idle tasks.
 	spec, err := os.ReadFile(s.product("jobspecs", "shim.hcl"))
 	must.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "shim.hcl")
 	must.StrContains(t, string(spec), "          web {\n")
 	must.NoError(t, os.WriteFile(file, bytes.Replace(spec, []byte("          web {\n"), []byte("          migration {\n            enabled = true\n          }\n          web {\n"), 1), 0o644))
-	s.nomad(t, "job", "run", "-detach", file)
-	t.Cleanup(func() { s.stop(t, name) })
+	s.nomad(t, "job", "run", "-detach", "-namespace", namespace, file)
+	end := func() error {
+		_, _, err := s.agent.API.Jobs().Deregister(name, false, &api.WriteOptions{Namespace: namespace})
+		return err
+	}
+	t.Cleanup(func() { _ = end() })
 	defer func() {
 		if t.Failed() {
-			t.Log(s.shims(t, name))
+			t.Log(s.shims(t, namespace, name))
 		}
 	}()
 	var logs map[string]string
 	eventually(t, "one of two leads and the other stands by", func() (err error) {
-		logs, err = s.shims(t, name)
+		logs, err = s.shims(t, namespace, name)
 		return err
 	})
-	s.nomad(t, "alloc", "logs", "-stderr", "-job", name) // as in the file's comment
-	s.waitMoved(t, more)
+	s.nomad(t, "alloc", "logs", "-namespace", namespace, "-stderr", "-job", name) // as in the file's comment
+	s.waitMoved(t, more, namespace)
 
-	_, _, err = s.agent.API.Jobs().Deregister(name, false, nil)
-	must.NoError(t, err)
+	must.NoError(t, end())
 	for id := range logs {
 		alloc, err := s.agent.WaitAllocID(deadline(t, startDeadline), id, "ended", harness.Terminal)
 		must.NoError(t, err)
@@ -377,9 +382,9 @@ func (s *secured) takes(t *testing.T, yes bool) {
 
 // shims returns the shim allocations' logs, or an error unless one leads, another stands by, and
 // both are healthy.
-func (c *cluster) shims(t *testing.T, jobID string) (logs map[string]string, err error) {
+func (c *cluster) shims(t *testing.T, namespace, jobID string) (logs map[string]string, err error) {
 	ctx := deadline(t, stepDeadline)
-	stubs, err := c.agent.Allocs(ctx, jobID)
+	stubs, err := c.agent.AllocsIn(ctx, namespace, jobID)
 	if err != nil {
 		return nil, err
 	}

@@ -1,18 +1,20 @@
 # The shim as a Nomad job: it moves training jobs between nodes (docs/shim.md). Two
 # instances run; one leads, the other takes over if that fails.
 #
-#   nomad acl policy apply -namespace default -job ebbtide-shim ebbtide-shim jobspecs/acl/shim.hcl
-#   nomad job run jobspecs/shim.hcl
+#   nomad namespace apply ebbtide
+#   nomad acl policy apply -namespace ebbtide -job ebbtide-shim ebbtide-shim jobspecs/acl/shim.hcl
+#   nomad job run -namespace ebbtide jobspecs/shim.hcl
 #
-# The clients need Ebbtide's package. The first command is needed only with ACLs. No token or
+# The namespace is its own, since every user who may submit this job gets the policy's rights.
+# The clients need Ebbtide's package. The second command is needed only with ACLs. No token or
 # certificate is needed: each task uses its own agent's socket, which Nomad puts next to the
 # task's secrets, and its workload identity, to which the policy is bound.
 #
 # What to look at: one instance logs that it leads and follows the cluster, the other that it
 # stands by.
 #
-#   nomad alloc logs -stderr -job ebbtide-shim
-#   ebbtide moves
+#   nomad alloc logs -namespace ebbtide -stderr -job ebbtide-shim
+#   ebbtide moves -namespace ebbtide
 
 variable "ebbtide" {
   type        = string
@@ -90,6 +92,9 @@ job "ebbtide-shim" {
         change_mode   = "signal"
         change_signal = "SIGHUP"
         data          = <<-EOH
+          leader {
+            namespace = "{{ env "NOMAD_NAMESPACE" }}"
+          }
           web {
             address = "{{ env "NOMAD_ADDR_web" }}"
           }

@@ -6,6 +6,7 @@ package shim
 import (
 	"cmp"
 	"context"
+	"iter"
 	"maps"
 	"reflect"
 	"slices"
@@ -71,6 +72,23 @@ const (
 	maxReasonLen = 200 // bytes
 )
 
+// firstJobs returns the first n jobs, sorted, without sorting the others: there may be ten
+// thousands.
+func firstJobs(all iter.Seq[cluster.JobKey], n int) (first []cluster.JobKey) {
+	order := func(a, b cluster.JobKey) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.ID, b.ID))
+	}
+	for key := range all {
+		if len(first) == n && order(key, first[n-1]) > 0 {
+			continue
+		}
+		i, _ := slices.BinarySearchFunc(first, key, order)
+		first = slices.Insert(first, i, key)
+		first = first[:min(len(first), n)]
+	}
+	return first
+}
+
 // report writes the state for `ebbtide shim status`, if it has changed.
 func (t *term) report(c config.Config, held []*cluster.Job) {
 	now := time.Now()
@@ -84,14 +102,10 @@ func (t *term) report(c config.Config, held []*cluster.Job) {
 	}
 	slices.Sort(r.Held)
 	r.Held = r.Held[:min(len(r.Held), maxHeld)]
-	keys := slices.SortedFunc(maps.Keys(t.reasons), func(a, b cluster.JobKey) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.ID, b.ID))
-	})
-	for _, key := range keys[:min(len(keys), maxReasons)] {
-		what := t.reasons[key]
-		r.Reasons = append(r.Reasons, memory.Reason{Namespace: key.Namespace, Job: key.ID, Text: strings.ToValidUTF8(what[:min(len(what), maxReasonLen)], "")})
+	for _, key := range firstJobs(maps.Keys(t.reasons), maxReasons) {
+		r.Reasons = append(r.Reasons, memory.Reason{Namespace: key.Namespace, Job: key.ID, Text: t.reasons[key].text})
 	}
-	r.Omitted = len(keys) - len(r.Reasons)
+	r.Omitted = len(t.reasons) - len(r.Reasons)
 	r.At, r.LongestStepS = t.lastReport.At, t.lastReport.LongestStepS
 	if reflect.DeepEqual(r, t.lastReport) {
 		return

@@ -5,6 +5,7 @@ package shim
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -64,14 +65,14 @@ func TestAttend(t *testing.T) {
 	must.StrContains(t, attend(), "paused by ada since ")
 	s.startMove(c, a, "b", memory.Entry{})
 	must.Eq(t, 0, s.running, must.Sprint("no move has begun"))
-	must.StrContains(t, s.reasons[a.Job], "not moved now: paused by ada")
+	must.StrContains(t, s.reasons[a.Job].text, "not moved now: paused by ada")
 	down = true
 	must.NotEq(t, "", attend(), must.Sprint("what is known stays"))
 	down = false
 
 	// The report bounds each reason's length.
 	for _, id := range []string{"b", "c"} {
-		s.reasons[cluster.JobKey{Namespace: "ml", ID: id}] = strings.Repeat("ü", 1000)
+		s.explain(cluster.JobKey{Namespace: "ml", ID: id}, strings.Repeat("ü", 1000))
 	}
 	s.report(c, s.heldJobs())
 	s.report(c, s.heldJobs())
@@ -87,4 +88,18 @@ func TestAttend(t *testing.T) {
 	must.Eq(t, "", attend())
 	c.Windows = []config.Window{{Name: "never", Cron: "0 0 1 1 * 1999", Duration: time.Hour, TimeZone: "UTC"}}
 	must.Eq(t, "no further window is scheduled", s.suspended(c))
+}
+
+// A pause keeps running jobs from moving, not held ones from starting.
+func TestPause_held(t *testing.T) {
+	s, a := small()
+	s.synced, s.pause, s.journal.held = true, &memory.Pause{By: "ada"}, func() error { return errors.New("lost") }
+	delete(s.state.Allocs, a.ID)
+	s.state.Jobs[a.Job].Groups = map[string]cluster.Group{"train": {Count: 1, Held: true}}
+	c := config.Default()
+	c.DryRun = true
+	must.NotEq(t, "", s.suspended(c))
+	s.decide(c, s.heldJobs())
+	s.decided()
+	must.Eq(t, "held; would be placed: placement is disabled", s.reasons[a.Job].text)
 }

@@ -28,9 +28,9 @@ func (t *term) reconcile() {
 	}
 	t.recover()
 	held := t.heldJobs()
-	t.metrics.Waiting.Set(float64(len(held)))
+	t.metrics.Held.Set(float64(len(held)))
 	t.report(c, held)
-	if t.deciding == 0 && len(t.steps) == 0 { // otherwise t.waiting stays set for a later pass
+	if t.deciding == 0 && len(t.steps) == 0 { // otherwise t.urgent stays set for a later pass
 		t.urgent = false
 		t.decide(c, held)
 	}
@@ -47,6 +47,11 @@ func (t *term) decide(c config.Config, held []*cluster.Job) {
 		clear(t.journal.dryRun)
 	}
 	t.forget()
+	t.enqueue(func() {
+		for keys := range slices.Chunk(slices.Collect(maps.Keys(t.state.Jobs)), jobChunk) {
+			t.enqueue(func() { t.explainJobs(c, keys) })
+		}
+	})
 	moves := t.suspended(c) == ""
 	relocate := moves && c.Relocation.Enabled && t.relocation.due(max(c.Relocation.Interval, time.Duration(len(t.state.Nodes))*surveyPerNode)) && t.anyMovable()
 	rebalance := moves && c.Rebalance.Enabled && t.rebalancing.due(c.Rebalance.Interval)
@@ -91,7 +96,10 @@ func (t *term) survey(then func(map[string]Summary)) {
 	})
 }
 
-const nodeChunk = 500
+const (
+	nodeChunk = 500
+	jobChunk  = 2000
+)
 
 // eachNodeChunk calls do with all nodes, sorted, one chunk per step of the loop, then calls then.
 func (t *term) eachNodeChunk(do func(ids []string), then func()) {
@@ -107,13 +115,14 @@ func (t *term) forget() {
 		j := t.state.Jobs[key]
 		return j == nil || j.Stopped
 	}
-	for _, key := range t.journal.forget(func(key cluster.JobKey) bool { return gone(key) || t.state.Completed[key] }) {
+	over := func(key cluster.JobKey) bool { return gone(key) || t.state.Completed[key] }
+	for _, key := range t.journal.forget(over) {
 		t.gate.Forget(key)
 	}
+	t.forgetReasons(over)
 	clear(t.state.Completed)
 	t.expireRejections()
 	maps.DeleteFunc(t.unbound, func(key cluster.JobKey, _ uint64) bool { return gone(key) })
-	maps.DeleteFunc(t.reasons, func(key cluster.JobKey, _ string) bool { return gone(key) })
 	maps.DeleteFunc(t.placed, func(id string, _ bool) bool { return t.state.Allocs[id] == nil })
 }
 
@@ -154,22 +163,6 @@ func (t *term) feasible(n *cluster.Node, j *cluster.Job, g cluster.Group, asks c
 		return ok && err == nil
 	})
 	return in && asks.Fits(t.state.Free(n))
-}
-
-// explainSkip logs why an allocation is not moved, and reports whether the reason is new.
-func (t *term) explainSkip(a *cluster.Alloc, why string) bool {
-	return t.explain(a.Job, "not moved now: "+why)
-}
-
-// explain logs the reason for a decision about a job unless it is unchanged, and reports whether it
-// is new.
-func (t *term) explain(key cluster.JobKey, what string) bool {
-	if t.reasons[key] == what {
-		return false
-	}
-	t.reasons[key] = what
-	t.log.Info(what, "job", key.ID, "namespace", key.Namespace)
-	return true
 }
 
 // readable replaces node IDs by node names.

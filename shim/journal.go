@@ -15,7 +15,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/memory"
 )
 
-// journal holds the jobs' memory, and writes it and the record of moves to the store, in order, off
+// journal holds the jobs' memory, and writes it and the history of moves to the store, in order, off
 // the loop.
 type journal struct {
 	background *background
@@ -145,7 +145,7 @@ func (b *journal) forget(over func(cluster.JobKey) bool) (gone []cluster.JobKey)
 			continue
 		}
 		b.add(entry{
-			job: key, warning: "cannot delete a finished job's record",
+			job: key, warning: "cannot delete a finished job's memory",
 			write:     func(ctx context.Context) error { return b.store.DeleteJob(ctx, key) },
 			onFailure: func() { b.stale[key] = true },
 		})

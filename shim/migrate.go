@@ -48,6 +48,8 @@ func (t *term) migrate(c config.Config, asking []*cluster.Alloc, nodes map[strin
 			t.explainSkip(a, closed)
 		} else if len(all) < candidates {
 			all = append(all, reading{alloc: a, task: a.Task})
+		} else {
+			t.explainStay(a, othersFirst)
 		}
 	}
 	if len(all) == 0 {
@@ -102,7 +104,7 @@ func (t *term) migrateOne(c config.Config, r reading, nodes map[string]Summary) 
 			return // retried on the next pass
 		}
 		t.journal.mark(c, a.Job, false)
-		t.log.Info("converged task stays", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
+		t.explainSkip(a, "it has converged, but stays: "+t.readable(out.Why))
 		return
 	}
 	t.startMove(c, a, out.To, memory.Entry{Policy: policies.SpeConMigrate, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)}, r)

@@ -112,7 +112,7 @@ func (t *term) placeOne(c config.Config, id string, nodes map[string]Summary, al
 	}
 	out := placement.Choose(loads, placement.Params{CapacityAware: c.Placement.CapacityAware})
 	if !better(c, out, loads[i], func(id string) placement.Load { return load(t.state.Nodes[id], nodes[id]) }) {
-		t.log.Debug("new task stays", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", id, "why", t.readable(out.Why))
+		t.explainStay(a, "it has started, and stays: "+t.readable(out.Why))
 		return
 	}
 	t.startMove(c, a, out.Node, memory.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)}, known...)
@@ -380,6 +380,9 @@ func (t *term) released(key cluster.JobKey, node string, e memory.Entry, alloc s
 	}
 	e.NewAlloc = alloc
 	t.metrics.Moves.WithLabelValues(e.Policy, result).Inc()
+	if err == nil && !e.DryRun {
+		delete(t.reasons, key)
+	}
 	// A failure is retried, but recorded once.
 	if err == nil || t.explain(key, e.Error) {
 		t.journal.record(e)

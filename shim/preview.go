@@ -39,7 +39,7 @@ func (p Preview) Summaries(ctx context.Context) map[string]Summary {
 }
 
 // Placing computes the nodes' loads once and returns a function that chooses a node for one
-// allocation and builds its record.
+// allocation and builds its entry.
 func (p Preview) Placing(c config.Config, nodes map[string]Summary) func(*cluster.Alloc) (placement.Output, memory.Entry) {
 	loads := p.term.nodeLoads(p.term.state.NodeIDs(), nodes)
 	return func(a *cluster.Alloc) (placement.Output, memory.Entry) { return p.place(c, a, loads) }

@@ -13,7 +13,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// ownerPrefix identifies claims of shims. The leader adopts them, as no other shim is active.
+// ownerPrefix identifies records of shims. The leader adopts them, as no other shim is active.
 const ownerPrefix = "ebbtide shim on "
 
 const readInterval = 10 * time.Second
@@ -23,19 +23,19 @@ type recovery struct {
 	watch   move.Watch // detects abandoned claims
 	readAt  time.Time
 	reading bool                      // a read is in progress
-	unbound map[cluster.JobKey]uint64 // jobs bound without a claim, by the job index at which they were handled
+	unbound map[cluster.JobKey]uint64 // jobs bound without a record, by the job index at which they were handled
 }
 
-// recover finishes abandoned moves and unbinds jobs that are bound without a claim.
+// recover finishes abandoned moves and unbinds jobs that are bound without a record.
 func (t *term) recover() {
 	if t.reading || time.Since(t.readAt) < readInterval || t.now().DryRun {
 		return
 	}
 	t.reading, t.readAt = true, time.Now()
-	// Read before the claims: a move writes its claim before it binds the job.
+	// Read before the records: a move writes its record before it binds the job.
 	bound := make(map[cluster.JobKey]string)
 	for key, j := range t.state.Jobs {
-		if group := j.Bound(); group != "" {
+		if group := j.Bound(); group != "" && !j.Dead { // a completed batch job stays bound
 			bound[key] = group
 		}
 	}
@@ -49,7 +49,7 @@ func (t *term) recover() {
 				return
 			}
 			if err != nil {
-				t.log.Warn("cannot read the claims of moves", "error", err)
+				t.log.Warn("cannot read the records of moves", "error", err)
 				return
 			}
 			t.takeOver(records, bound)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
@@ -48,7 +49,7 @@ func (b *books) Job(_ context.Context, _, id string) (*api.Job, error) {
 }
 
 // The leader takes over other shims' claims at once, those of living processes never, and
-// unbinds jobs without a claim once.
+// unbinds jobs without a record once.
 func TestTerm_recover(t *testing.T) {
 	b := &books{records: []move.Record{
 		{ID: "1", Owner: ownerPrefix + "n1, process 7", Namespace: "ml", Job: "shims"},
@@ -56,9 +57,9 @@ func TestTerm_recover(t *testing.T) {
 		{ID: "3", Owner: ownerPrefix + "me", Namespace: "ml", Job: "ours"},
 	}}
 	state := cluster.New()
-	for _, id := range []string{"shims", "users", "ours", "orphan", "free", "stopped"} {
+	for _, id := range []string{"shims", "users", "ours", "orphan", "free", "stopped", "dead"} {
 		key := cluster.JobKey{Namespace: "ml", ID: id}
-		state.Jobs[key] = &cluster.Job{Key: key, Index: 5, Stopped: id == "stopped", Groups: map[string]cluster.Group{"g": {Bound: id != "free"}}}
+		state.Jobs[key] = &cluster.Job{Key: key, Index: 5, Stopped: id == "stopped", Dead: id == "dead", Groups: map[string]cluster.Group{"g": {Bound: id != "free"}}}
 	}
 	term, _ := small()
 	term.nomad, term.claims, term.state = b, b, state
@@ -70,6 +71,7 @@ func TestTerm_recover(t *testing.T) {
 	}
 	must.Eq(t, []string{"1 by " + ownerPrefix + "me", "1 by " + ownerPrefix + "me"}, b.taken)
 	must.Eq(t, []string{"orphan"}, b.read)
+	must.Eq(t, 1, testutil.ToFloat64(term.metrics.Orphans), must.Sprint("a completed job stays bound"))
 	must.MapLen(t, 1, term.busy)
 
 	term.readAt = term.readAt.AddDate(-1, 0, 0)

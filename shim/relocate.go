@@ -6,9 +6,12 @@ package shim
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/memory"
@@ -22,6 +25,8 @@ const (
 	candidates = 32
 	targets    = 64
 )
+
+const othersFirst = "other tasks come first"
 
 // surveyPerNode times the number of nodes is the minimum time between two surveys for relocation.
 const surveyPerNode = 10 * time.Millisecond
@@ -47,16 +52,59 @@ func (t *term) relocate(c config.Config, nodes map[string]Summary) {
 				t.log.Error("skipping the decision: invalid input", "error", err)
 				return func() {}
 			}
-			return func() { t.relocateOne(c, in, 1+len(in.Nodes)/4) }
+			return func() {
+				t.explainUnmeasured(all)
+				t.relocateOne(c, in, 1+len(in.Nodes)/4)
+			}
 		})
+		t.explainOthers(in.Nodes, to)
 	})
+}
+
+// explainUnmeasured explains the candidates whose remaining work is unknown.
+func (t *term) explainUnmeasured(all []reading) {
+	for _, r := range all {
+		if r.err != nil {
+			t.explainStay(r.alloc, "cannot read its status: "+r.err.Error())
+		} else if !r.status.Fair.RemainingCPUS.Known() {
+			t.explainStay(r.alloc, "its remaining work is unknown")
+		}
+	}
+}
+
+// explainOthers explains the tasks that relocatable has not considered.
+func (t *term) explainOthers(nodes []relocate.Node, considered map[string][]string) {
+	seconds, least := make(map[string]float64, len(nodes)), math.Inf(1)
+	for i, work := range relocate.Seconds(nodes) {
+		seconds[nodes[i].ID], least = work, min(least, work)
+	}
+	t.eachNodeChunk(func(ids []string) {
+		for _, id := range ids {
+			work, ok := seconds[id]
+			why := othersFirst
+			switch {
+			case !ok:
+				why = "its node has no summary"
+			case least >= work/2:
+				why = "no node has less than half as much work per core as its own"
+			}
+			for _, a := range t.state.On(id) {
+				if _, done := considered[a.ID]; done {
+					continue
+				}
+				if _, ok := t.group(a, policies.Relocate); ok {
+					t.explainStay(a, why)
+				}
+			}
+		}
+	}, func() {})
 }
 
 // relocateOne moves the task that gains most, then the next, up to limit tasks.
 func (t *term) relocateOne(c config.Config, in relocate.Input, limit int) {
 	out := relocate.Decide(in)
 	if out.Task == "" {
-		t.log.Debug("no task to relocate", "nodes", len(in.Nodes), "candidates", len(in.Tasks), "why", out.Why)
+		t.explainTasks(in.Tasks, "it would not finish sufficiently sooner on another node")
 		return
 	}
 	k := slices.IndexFunc(in.Tasks, func(x relocate.Task) bool { return x.ID == out.Task })
@@ -74,6 +122,16 @@ func (t *term) relocateOne(c config.Config, in relocate.Input, limit int) {
 	in.Tasks = slices.Delete(in.Tasks, k, k+1)
 	if limit > 1 {
 		t.enqueue(func() { t.relocateOne(c, in, limit-1) })
+	} else {
+		t.explainTasks(in.Tasks, othersFirst)
+	}
+}
+
+func (t *term) explainTasks(tasks []relocate.Task, why string) {
+	for _, x := range tasks {
+		if a := t.state.Allocs[x.ID]; a != nil {
+			t.explainStay(a, why)
+		}
 	}
 }
 
@@ -108,8 +166,8 @@ func (t *term) backlogs(ids []string, nodes map[string]Summary) []relocate.Node 
 	return out
 }
 
-// relocatable returns the movable tasks of the busiest nodes and, by allocation, the nodes that
-// could take it.
+// relocatable returns the movable tasks of the busiest nodes and, by considered allocation, the
+// nodes that could take it.
 func (t *term) relocatable(nodes []relocate.Node) (all []reading, to map[string][]string) {
 	to = make(map[string][]string)
 	work := relocate.Seconds(nodes)
@@ -128,12 +186,18 @@ func (t *term) relocatable(nodes []relocate.Node) (all []reading, to map[string]
 		for _, id := range slices.Sorted(maps.Keys(allocs)) {
 			a := allocs[id]
 			group, ok := t.group(a, policies.Relocate)
-			if !ok || len(group.Tasks) == 0 || t.blocked(a, "") != "" {
+			if !ok || len(group.Tasks) == 0 || t.busy[a.Job] {
+				continue
+			}
+			if why := t.blocked(a, ""); why != "" {
+				to[id] = nil
+				t.skip(hclog.Debug, a, why)
 				continue
 			}
 			if asked++; asked > candidates {
 				return all, to
 			}
+			to[id] = nil
 			for _, k := range least {
 				if node := nodes[k].ID; work[k] < work[i]/2 && t.canTake(a, node, policies.Relocate) {
 					to[id] = append(to[id], node)
@@ -141,6 +205,8 @@ func (t *term) relocatable(nodes []relocate.Node) (all []reading, to map[string]
 			}
 			if len(to[id]) > 0 {
 				all = append(all, reading{alloc: a, task: group.Tasks[0]})
+			} else {
+				t.skip(hclog.Debug, a, "no node with less than half as much work per core can take it")
 			}
 		}
 	}

@@ -32,6 +32,10 @@ func (s says) Status(_ context.Context, a *api.Allocation, task string) (status.
 	return st, nil
 }
 
+func (s says) Allocation(context.Context, string) (*api.Allocation, error) {
+	return nil, errors.New("no leader")
+}
+
 // A node's work is what its tasks reported plus later starts; movable tasks of known size on
 // the busiest nodes are candidates.
 func TestRelocatable(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
 	"github.com/ebbtide/ebbtide/shim/cluster"
@@ -168,8 +169,8 @@ type term struct {
 	signalSlots  chan struct{} // limits concurrent signals
 	releaseSlots chan struct{} // limits concurrent releases
 
-	placed       map[string]bool           // allocations whose placement has been decided
-	reasons      map[cluster.JobKey]string // last reason per job
+	placed       map[string]bool // allocations whose placement has been decided
+	reasons      map[cluster.JobKey]reason
 	relocation   schedule
 	rebalancing  schedule
 	candidateBuf []placement.Load // reused by candidates
@@ -184,7 +185,7 @@ func (s *Shim) term(leading context.Context, nomad move.Nomad, store memory.Stor
 		journal:   newJournal(leading, e, store, held, s.log),
 		transfers: newTransfers(s.now().Limits), recovery: recovery{unbound: make(map[cluster.JobKey]uint64)},
 		signalSlots: make(chan struct{}, maxParallel), releaseSlots: make(chan struct{}, maxParallel),
-		placed: make(map[string]bool), reasons: make(map[cluster.JobKey]string),
+		placed: make(map[string]bool), reasons: make(map[cluster.JobKey]reason),
 	}
 }
 
@@ -196,8 +197,10 @@ func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 	s.metrics.Leader.Set(1)
 	s.log.Info("leading")
 	defer func() {
-		s.metrics.Leader.Set(0)
-		s.metrics.Connected.Set(0)
+		m := s.metrics
+		for _, figure := range []prometheus.Gauge{m.Leader, m.Connected, m.Nodes, m.Allocs, m.Held, m.Orphans} {
+			figure.Set(0) // the next leader reports them
+		}
 		s.setLeads(false)
 		s.log.Info("stopped leading")
 	}()

@@ -4,12 +4,16 @@
 package shim
 
 import (
+	"context"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/leader"
 )
 
 func TestHealth(t *testing.T) {
@@ -27,4 +31,18 @@ func TestHealth(t *testing.T) {
 	must.ErrorContains(t, s.health(), "not connected to the cluster's event stream")
 	s.setLeads(false)
 	must.NoError(t, s.health())
+}
+
+// A shim that no longer leads reports no figures of the leader.
+func TestLead_ends(t *testing.T) {
+	client, err := api.NewClient(api.DefaultConfig())
+	must.NoError(t, err)
+	s := New(config.Default(), client, "me", hclog.NewNullLogger())
+	s.metrics.Orphans.Set(1)
+	s.metrics.Held.Set(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	must.ErrorIs(t, s.lead(ctx, &leader.Term{}), context.Canceled)
+	must.Zero(t, testutil.ToFloat64(s.metrics.Orphans))
+	must.Zero(t, testutil.ToFloat64(s.metrics.Held))
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/ebbtide/ebbtide/shim/actuator"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
@@ -98,6 +100,7 @@ func (t *term) startMove(c config.Config, a *cluster.Alloc, to string, e memory.
 	if c.DryRun {
 		opts.Report = func(move.Phase, string) {}
 	} else {
+		delete(t.reasons, a.Job)
 		t.log.Info("moving", "policy", e.Policy, "why", e.Why, "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "from", e.From, "to", e.To)
 		f.end = t.gate.Begin(time.Now(), a.Job, a.Node, to)
 		t.metrics.InFlight.Inc()
@@ -139,7 +142,7 @@ func (t *term) gainCheck(a *cluster.Alloc, to, policy string, known []reading) f
 	}
 }
 
-// costOf returns the expected downtime of a move in seconds: that of the job's last move, or
+// costOf returns the expected duration of a move in seconds: that of the job's last move, or
 // the default.
 func (t *term) costOf(job cluster.JobKey) float64 {
 	return cmp.Or(t.journal.jobs[job].CostS, relocate.DefaultParams().CostS)
@@ -191,7 +194,7 @@ func (t *term) finish(c config.Config, f transfer) {
 	}
 	if reason == web.ReasonTarget {
 		f.end(time.Now(), actuator.Unplaceable)
-		t.log.Debug("trying another node", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", f.err)
+		t.explainFailure(f, "to "+e.To+": "+f.err.Error())
 		t.retryElsewhere(f.alloc, f.to, e.Policy)
 		return
 	}
@@ -215,11 +218,11 @@ func (t *term) finish(c config.Config, f transfer) {
 			result, outcome = "refused", actuator.Refused
 		}
 		e.Error = f.err.Error()
+		t.explainFailure(f, e.Error)
 		t.log.Warn("not moved", "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "error", f.err)
 	}
 	j := t.journal.jobs[key]
 	if f.err == nil {
-		t.reasons[key] = "moved to " + e.To
 		if cost := f.result.SaveS + f.result.DownS; cost.Known() {
 			j.CostS = float64(cost)
 		}
@@ -251,7 +254,7 @@ func (t *term) retryElsewhere(a *cluster.Alloc, node, policy string) {
 
 // recordDryRun records what a dry run would have moved.
 func (t *term) recordDryRun(c config.Config, key cluster.JobKey, e memory.Entry) {
-	if e.Policy == policies.Relocate && !t.explain(key, "would be moved to "+e.To) {
+	if e.Policy == policies.Relocate && !t.setReason(hclog.Info, key, reason{text: "would be moved to " + e.To, alloc: e.Alloc}) {
 		return // already recorded; relocate decides it again on each pass
 	}
 	t.metrics.Moves.WithLabelValues(e.Policy, "dry").Inc()

@@ -40,7 +40,12 @@ func (a *Agent) RunFile(ctx context.Context, path string) (jobID string, err err
 
 // Allocs lists a job's allocations, newest first.
 func (a *Agent) Allocs(ctx context.Context, jobID string) ([]*api.AllocationListStub, error) {
-	stubs, _, err := a.servers().Jobs().Allocations(jobID, true, (&api.QueryOptions{}).WithContext(ctx))
+	return a.AllocsIn(ctx, "", jobID)
+}
+
+// AllocsIn is Allocs for a job in a namespace.
+func (a *Agent) AllocsIn(ctx context.Context, namespace, jobID string) ([]*api.AllocationListStub, error) {
+	stubs, _, err := a.servers().Jobs().Allocations(jobID, true, (&api.QueryOptions{Namespace: namespace}).WithContext(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("listing the allocations of %q: %w", jobID, err)
 	}

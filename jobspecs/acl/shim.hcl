@@ -6,7 +6,7 @@
 #
 # For the job jobspecs/shim.hcl, which needs no token:
 #
-#   nomad acl policy apply -namespace default -job ebbtide-shim ebbtide-shim jobspecs/acl/shim.hcl
+#   nomad acl policy apply -namespace ebbtide -job ebbtide-shim ebbtide-shim jobspecs/acl/shim.hcl
 #
 # Nomad's event stream requires read-job in every namespace. To restrict the shim to some
 # namespaces, leave "*" with list-jobs and read-job, and repeat the whole rule for each

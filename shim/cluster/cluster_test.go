@@ -259,6 +259,10 @@ func TestList(t *testing.T) {
 		case "/v1/jobs":
 			must.Eq(t, "*", r.URL.Query().Get("namespace"))
 			must.Eq(t, "", r.URL.Query().Get("per_page"))
+			if r.URL.Query().Get("filter") == boundJobs {
+				fmt.Fprint(w, `[{"ID": "bound", "Namespace": "ml"}, {"ID": "vae", "Namespace": "ml", "Meta": {"ebbtide_migrate": "true"}}]`)
+				return
+			}
 			fmt.Fprint(w, `[{"ID": "vae", "Namespace": "ml", "Meta": {"ebbtide_migrate": "true"}}, {"ID": "plain", "Namespace": "ml"},
 				{"ID": "gone", "Namespace": "ml", "Meta": {"ebbtide_migrate": "true"}}]`)
 		case "/v1/allocations":
@@ -266,6 +270,8 @@ func TestList(t *testing.T) {
 		case "/v1/job/vae":
 			must.Eq(t, "ml", r.URL.Query().Get("namespace"))
 			fmt.Fprintf(w, jobText, 6)
+		case "/v1/job/bound":
+			fmt.Fprint(w, `{"ID": "bound", "Namespace": "ml", "TaskGroups": [{"Name": "g", "Constraints": [{"LTarget": "${node.unique.id}", "RTarget": "n1,ebbtide-move:7"}]}]}`)
 		default:
 			http.Error(w, "job not found", http.StatusNotFound)
 		}
@@ -279,7 +285,8 @@ func TestList(t *testing.T) {
 	s := New()
 	s.Replace(FromListing(l))
 	must.MapLen(t, 2, s.Nodes)
-	must.MapLen(t, 1, s.Jobs)
+	must.MapLen(t, 2, s.Jobs)
+	must.Eq(t, "g", s.Jobs[JobKey{"ml", "bound"}].Bound(), must.Sprint("also without a meta key"))
 	must.MapLen(t, 1, s.Allocs)
 	must.SliceNotContains(t, asked, "/v1/job/plain")
 

@@ -29,8 +29,7 @@ const (
 	unpaged  = 0
 )
 
-// List lists a cluster. Only jobs with a meta key of Ebbtide's are read in full: the list has no
-// groups, and a request for each job would take minutes.
+// List lists a cluster, with the jobs of ListJobs.
 //
 // The indexes are those of the first pages; the stream, which must already be open, reports later
 // changes as events. An object of a later page may be newer than some events, which its index
@@ -40,7 +39,7 @@ func List(ctx context.Context, client *api.Client) (l Listing, err error) {
 	if err != nil {
 		return l, err
 	}
-	if l.Jobs, l.Indexes.Jobs, err = ListJobs(ctx, client, false); err != nil {
+	if l.Jobs, l.Indexes.Jobs, err = ListJobs(ctx, client); err != nil {
 		return l, err
 	}
 	l.Indexes.Allocs, err = list(ctx, client, "/v1/allocations?resources=true&task_states=true", pageSize, func(w WireAlloc) {
@@ -52,21 +51,27 @@ func List(ctx context.Context, client *api.Client) (l Listing, err error) {
 	return l, err
 }
 
-// ListJobs lists the jobs with a meta key of Ebbtide's, or all, and returns the list's index.
-func ListJobs(ctx context.Context, client *api.Client, all bool) (jobs []*Job, index uint64, err error) {
-	var keys []JobKey
+// boundJobs selects jobs bound for a move, which may have no meta key.
+const boundJobs = `any TaskGroups as g { any g.Constraints as c { c.RTarget contains "` + Mark + `" } }`
+
+// ListJobs lists the jobs with a meta key of Ebbtide's and those bound for a move, and returns the
+// list's index. It reads only these: the list has no groups, and a request for each job would take
+// minutes.
+func ListJobs(ctx context.Context, client *api.Client) (jobs []*Job, index uint64, err error) {
+	keys := make(map[JobKey]bool)
 	index, err = list(ctx, client, "/v1/jobs?meta=true", unpaged, func(w struct {
 		ID, Namespace string
 		Meta          map[string]string
 	}) {
-		ours := false
 		for k := range w.Meta {
-			ours = ours || strings.HasPrefix(k, metaPrefix)
-		}
-		if all || ours {
-			keys = append(keys, JobKey{w.Namespace, w.ID})
+			if strings.HasPrefix(k, metaPrefix) {
+				keys[JobKey{w.Namespace, w.ID}] = true
+			}
 		}
 	})
+	if err == nil {
+		_, err = list(ctx, client, "/v1/jobs?filter="+url.QueryEscape(boundJobs), unpaged, func(k JobKey) { keys[k] = true })
+	}
 	if err == nil {
 		jobs, err = readJobs(ctx, client, keys)
 	}
@@ -95,11 +100,11 @@ func list[T any](ctx context.Context, client *api.Client, path string, size int3
 }
 
 // readJobs reads jobs concurrently and skips those that no longer exist.
-func readJobs(ctx context.Context, client *api.Client, keys []JobKey) (jobs []*Job, err error) {
+func readJobs(ctx context.Context, client *api.Client, keys map[JobKey]bool) (jobs []*Job, err error) {
 	reading, ctx := errgroup.WithContext(ctx)
 	reading.SetLimit(maxParallel)
 	var mu sync.Mutex
-	for _, k := range keys {
+	for k := range keys {
 		reading.Go(func() error {
 			var j WireJob
 			_, err := client.Raw().Query("/v1/job/"+url.PathEscape(k.ID), &j, (&api.QueryOptions{Namespace: k.Namespace}).WithContext(ctx))

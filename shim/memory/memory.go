@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package memory stores the shim's persistent state in Nomad variables: decisions per job, the
-// record of moves, claims, the operators' pause and the leader's report.
+// history of moves, their records, the operators' pause and the leader's report.
 package memory
 
 import (
@@ -34,7 +34,8 @@ type Job struct {
 	// Last is the end of the last move; Failures counts consecutive failures.
 	Last     time.Time
 	Failures int
-	// CostS is the last move's downtime in seconds, 0 if unknown.
+	// CostS is how long the last move took to save and then to run on the target, in seconds, 0 if
+	// unknown.
 	CostS float64
 }
 

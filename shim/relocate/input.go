@@ -41,14 +41,14 @@ type Task struct {
 	InS *float64 `json:"finish_in_s" strict:"optional"`
 	// CapCores is the maximum CPU that the task can use, in cores; 0 means the pool.
 	CapCores float64 `json:"cap_cores" strict:"optional"`
-	// CostS is a move's downtime, in seconds; 0 means Params.CostS.
+	// CostS is a move's duration, in seconds; 0 means Params.CostS.
 	CostS float64 `json:"cost_s" strict:"optional"`
 	// To are the IDs of possible targets; nil for all.
 	To []string `json:"to,omitempty" strict:"optional"`
 }
 
 type Params struct {
-	// CostS is a move's downtime in seconds: saving, starting and lost work.
+	// CostS is a move's duration in seconds: saving, starting and lost work.
 	CostS float64 `json:"cost_s" strict:"optional"`
 	// Margin is the fraction of the remaining time that a move must save.
 	Margin float64 `json:"margin" strict:"optional"`

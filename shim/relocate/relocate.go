@@ -110,7 +110,7 @@ func targets(t Task, at map[string]int) []int {
 }
 
 // Pays returns why moving the task does not pay, "" if it does or if its finish is unknown. It must
-// finish sooner on the target, including downtime. Its latest finish there is with an equal share
+// finish sooner on the target, including the move. Its latest finish there is with an equal share
 // of the cores; if the target's work is known, also when all of that is done.
 func Pays(t Task, to Node, costS float64) (why string) {
 	if t.InS == nil || to.PoolCores <= 0 {

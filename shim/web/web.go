@@ -34,7 +34,7 @@ type Metrics struct {
 	Decision  prometheus.Observer // seconds per pass over the cluster
 	// LongestStep is the longest step of the loop, in seconds.
 	LongestStep prometheus.Gauge
-	Waiting     prometheus.Gauge // jobs waiting for placement
+	Held        prometheus.Gauge // jobs held for placement
 	Orphans     prometheus.Gauge // jobs that are bound without a record of a move
 }
 
@@ -65,7 +65,7 @@ func NewMetrics() *Metrics {
 		Decision:  r.Histogram("decision_seconds", "Duration of a reconcile pass.", prometheus.ExponentialBuckets(0.001, 4, 8)),
 
 		LongestStep: r.Gauge("loop_longest_step_seconds", "Longest step of the control loop so far."),
-		Waiting:     r.Gauge("jobs_waiting", "Jobs held until they are placed."),
+		Held:        r.Gauge("jobs_held", "Jobs held until they are placed."),
 		Orphans:     r.Gauge("jobs_bound_without_move", "Jobs bound to a node without a move in progress."),
 	}
 	// Create all series at 0, so that the first event is an increase.
