@@ -81,7 +81,10 @@ func (c command) withStore(args []string, help string, options func(*flag.FlagSe
 	defer store.Client.Close()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	err = do(ctx, *store)
+	located, err := store.Locate(ctx)
+	if err == nil {
+		err = do(ctx, located)
+	}
 	switch {
 	case errors.As(err, new(usage)):
 		return c.refuse(err)

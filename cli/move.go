@@ -58,7 +58,8 @@ Options:
 ` + storeHelp + `
 With ACLs the token needs list-jobs, read-job, plan-job, register-job,
 alloc-lifecycle, read-fs and tag-job-version in the job's namespace, node:read,
-and read, write and destroy on the variables PATH/claims/*.
+list on the variable PATH/leader unless -namespace is given, and read, write and
+destroy on the variables PATH/claims/*.
 ` + nomadHelp)
 }
 
@@ -89,8 +90,12 @@ func (c moveCommand) Run(args []string) int {
 		return c.failed(err)
 	}
 	store.Client = client
+	located, err := store.Locate(ctx)
+	if err != nil {
+		return c.failed(err)
+	}
 	opts := move.DefaultOptions()
-	opts.Claims, opts.Owner = memory.Claims{Store: *store}, "ebbtide move on "+process()
+	opts.Claims, opts.Owner = memory.Claims{Store: located}, "ebbtide move on "+process()
 	opts.Report = func(phase move.Phase, text string) { fmt.Fprintf(c.io.Err, "%-6s  %s\n", phase, text) }
 	result, err := move.Move(ctx, move.API{Client: client}, req, opts)
 	if err != nil {
@@ -104,10 +109,9 @@ func (c moveCommand) Run(args []string) int {
 
 // storeFlags adds the flags that locate the shim's variables.
 func storeFlags(flags *flag.FlagSet) *memory.Store {
-	defaults := config.Default().Leader
 	store := new(memory.Store)
-	flags.StringVar(&store.Namespace, "namespace", defaults.Namespace, "")
-	flags.StringVar(&store.Path, "path", defaults.Path, "")
+	flags.StringVar(&store.Namespace, "namespace", "", "")
+	flags.StringVar(&store.Path, "path", config.Default().Leader.Path, "")
 	return store
 }
 

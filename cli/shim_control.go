@@ -21,7 +21,7 @@ import (
 
 // storeHelp documents the flags of storeFlags.
 const storeHelp = `  -namespace NAME   Namespace of the shim's variables (leader.namespace in its
-                    configuration). Default: default.
+                    configuration). Default: where a shim led last.
   -path PATH        Path of the shim's variables (leader.path). Default:
                     ebbtide/shim.
 `

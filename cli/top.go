@@ -56,7 +56,7 @@ Options:
   -once                  Print tables once and exit.
   -json                  Print everything once as JSON and exit.
   -shim-namespace NAME   Namespace of the shim's variables, which hold the moves.
-                         Default: default.
+                         Default: where a shim led last.
   -shim-path PATH        Path of the shim's variables. Default: ebbtide/shim.
 
 At most 100 files are read per second, those of visible tasks first; with more tasks
@@ -78,7 +78,6 @@ type topOptions struct {
 }
 
 func (c topCommand) Run(args []string) int {
-	leader := config.Default().Leader
 	var o topOptions
 	flags := c.flags()
 	nomad := nomadFlags(flags)
@@ -89,8 +88,8 @@ func (c topCommand) Run(args []string) int {
 	flags.DurationVar(&o.interval, "interval", 2*time.Second, "")
 	flags.BoolVar(&o.once, "once", false, "")
 	flags.BoolVar(&o.asJSON, "json", false, "")
-	flags.StringVar(&o.Shim.Namespace, "shim-namespace", leader.Namespace, "")
-	flags.StringVar(&o.Shim.Path, "shim-path", leader.Path, "")
+	flags.StringVar(&o.Shim.Namespace, "shim-namespace", "", "")
+	flags.StringVar(&o.Shim.Path, "shim-path", config.Default().Leader.Path, "")
 	if status, ok := c.parse(flags, args, c.Help()); !ok {
 		return status
 	}

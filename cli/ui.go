@@ -43,7 +43,7 @@ Options:
                          loopback address.
   -tls-key FILE          The certificate's key, PEM.
   -shim-namespace NAME   Namespace of the shim's variables, which hold the moves.
-                         Default: default.
+                         Default: where a shim led last.
   -shim-path PATH        Path of the shim's variables. Default: ebbtide/shim.
 
 With ACLs the token needs node:read, read-job and read-fs in the namespaces of the
@@ -52,15 +52,14 @@ jobs, and read on the shim's variables for moves.
 }
 
 func (c uiCommand) Run(args []string) int {
-	leader := config.Default().Leader
 	o := webui.Options{Log: hclog.New(&hclog.LoggerOptions{Name: "ui", Level: hclog.Info, Output: c.io.Err})}
 	flags := c.flags()
 	nomad := nomadFlags(flags)
 	flags.StringVar(&o.Address, "listen", "127.0.0.1:4680", "")
 	flags.StringVar(&o.CertFile, "tls-cert", "", "")
 	flags.StringVar(&o.KeyFile, "tls-key", "", "")
-	flags.StringVar(&o.ShimNamespace, "shim-namespace", leader.Namespace, "")
-	flags.StringVar(&o.ShimPath, "shim-path", leader.Path, "")
+	flags.StringVar(&o.ShimNamespace, "shim-namespace", "", "")
+	flags.StringVar(&o.ShimPath, "shim-path", config.Default().Leader.Path, "")
 	if status, ok := c.parse(flags, args, c.Help()); !ok {
 		return status
 	}

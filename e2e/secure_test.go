@@ -267,7 +267,7 @@ func (s *secured) waitMoved(t *testing.T, old *api.Allocation, namespace string)
 	t.Logf("it saved step %d, and resumes at step %d", saved, first)
 
 	eventually(t, "it is written down", func() error {
-		exit, out := run(t, s.agent.Environ(s.token), s.cli, "moves", "-namespace", namespace)
+		exit, out := run(t, s.agent.Environ(s.token), s.cli, "moves")
 		must.Eq(t, 0, exit, must.Sprint(out))
 		for row := range strings.Lines(out) {
 			if strings.Contains(row, "default/"+old.JobID+" ") && strings.Contains(row, "  moved, ") {

@@ -14,7 +14,7 @@
 # stands by.
 #
 #   nomad alloc logs -namespace ebbtide -stderr -job ebbtide-shim
-#   ebbtide moves -namespace ebbtide
+#   ebbtide moves
 
 variable "ebbtide" {
   type        = string

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"path"
 	"slices"
@@ -66,6 +67,28 @@ const (
 type Store struct {
 	Client          *api.Client
 	Namespace, Path string
+}
+
+// Locate replaces an empty Namespace by the one in which a shim last became the leader, as far as
+// the token may list that; "default" if there is none.
+func (s Store) Locate(ctx context.Context) (Store, error) {
+	if s.Namespace != "" {
+		return s, nil
+	}
+	lock := path.Join(s.Path, LeaderName)
+	metas, _, err := s.Client.Variables().PrefixList(lock, (&api.QueryOptions{Namespace: api.AllNamespacesNamespace}).WithContext(ctx))
+	var response api.UnexpectedResponseError
+	if err != nil && !(errors.As(err, &response) && response.StatusCode() == http.StatusForbidden) { // it may have rights in "default"
+		return s, fmt.Errorf("looking for the shim's namespace: %w", err)
+	}
+	s.Namespace = api.DefaultNamespace
+	var last uint64
+	for _, m := range metas {
+		if m.Path == lock && m.ModifyIndex > last {
+			s.Namespace, last = m.Namespace, m.ModifyIndex
+		}
+	}
+	return s, nil
 }
 
 func (s Store) write(ctx context.Context, name string, items api.VariableItems) error {

@@ -172,3 +172,33 @@ func TestStore_notes(t *testing.T) {
 	must.Eq(t, fmt.Sprint("alloc-", maxEntries+4), notes[maxEntries-1].Alloc)
 	must.MapLen(t, maxEntries, v.items)
 }
+
+func TestStore_Locate(t *testing.T) {
+	var found []api.VariableMetadata
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		must.Eq(t, "*", r.URL.Query().Get("namespace"))
+		must.Eq(t, "ebbtide/shim/leader", r.URL.Query().Get("prefix"))
+		_ = json.NewEncoder(w).Encode(found)
+	}))
+	defer server.Close()
+	client, err := api.NewClient(&api.Config{Address: server.URL})
+	must.NoError(t, err)
+	locate := func(in string) (string, error) {
+		s, err := Store{client, in, "ebbtide/shim"}.Locate(t.Context())
+		return s.Namespace, err
+	}
+	is := func(want, in string) {
+		got, err := locate(in)
+		must.NoError(t, err)
+		must.Eq(t, want, got)
+	}
+	is("default", "")
+	found = []api.VariableMetadata{{Namespace: "ops", Path: "ebbtide/shim/leader", ModifyIndex: 7}, {Namespace: "other", Path: "ebbtide/shim/leader-2", ModifyIndex: 9}}
+	is("ops", "")
+	is("given", "given")
+	found[1].Path = found[0].Path
+	is("other", "")
+	server.Close()
+	_, err = locate("")
+	must.ErrorContains(t, err, "looking for the shim's namespace")
+}

@@ -30,6 +30,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/move"
 	"github.com/ebbtide/ebbtide/top"
 )
 
@@ -300,9 +301,13 @@ func (g *Gatherer) listAllocs(ctx context.Context) (all []*api.AllocationListStu
 func (g *Gatherer) listMoves(ctx context.Context) ([]top.Move, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	records, err := memory.Claims{Store: g.options.Shim}.List(ctx)
+	shim, err := g.options.Shim.Locate(ctx)
+	var records []move.Record
+	if err == nil {
+		records, err = memory.Claims{Store: shim}.List(ctx)
+	}
 	if err != nil {
-		return nil, denied(err, "the variables "+g.options.Shim.Path+" in namespace "+g.options.Shim.Namespace)
+		return nil, deniedVariables(err, shim)
 	}
 	var all []top.Move
 	for _, r := range records {
@@ -315,6 +320,10 @@ func (g *Gatherer) listMoves(ctx context.Context) ([]top.Move, error) {
 		})
 	}
 	return all, nil
+}
+
+func deniedVariables(err error, shim memory.Store) error {
+	return denied(err, "the variables "+shim.Path+" in namespace "+cmp.Or(shim.Namespace, api.AllNamespacesNamespace))
 }
 
 var errDenied = errors.New("permission denied")

@@ -57,9 +57,12 @@ func (g *Gatherer) Ended(ctx context.Context) (ended []top.Ended, all bool, err 
 func (g *Gatherer) Shim(ctx context.Context, before map[string]memory.Entry) (o memory.Overview, done map[string]memory.Entry, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	shim := g.options.Shim
-	if o, err = shim.Overview(ctx); err == nil {
+	shim, err := g.options.Shim.Locate(ctx)
+	if err == nil {
+		o, err = shim.Overview(ctx)
+	}
+	if err == nil {
 		done, err = shim.EntriesSince(ctx, before)
 	}
-	return o, done, denied(err, "the variables "+shim.Path+" in namespace "+shim.Namespace)
+	return o, done, deniedVariables(err, shim)
 }
