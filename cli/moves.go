@@ -105,7 +105,7 @@ func inProgress(records []move.Record, names map[string]string) []memory.Entry {
 	for _, r := range records {
 		entries = append(entries, memory.Entry{
 			Namespace: r.Namespace, Job: r.Job, Alloc: r.Alloc, From: cmp.Or(names[r.Source], r.Source), To: cmp.Or(names[r.Target], r.Target), Phase: string(r.Phase), Owner: r.Owner,
-			Why: "move " + r.ID + " of " + r.Owner,
+			Why: strings.TrimPrefix(r.Why+"; ", "; ") + "move " + r.ID + " of " + r.Owner,
 		})
 	}
 	return entries

@@ -112,7 +112,7 @@ func (t *term) startMove(c config.Config, a *cluster.Alloc, to string, e memory.
 		if why := pays(); why != "" {
 			f.noGain, f.err = true, &move.Refused{Reasons: []string{why}}
 		} else {
-			f.result, f.err = move.Move(t.leading, t.nomad, move.Request{Alloc: a.ID, Node: to, DryRun: c.DryRun}, opts)
+			f.result, f.err = move.Move(t.leading, t.nomad, move.Request{Alloc: a.ID, Node: to, Why: e.Why, DryRun: c.DryRun}, opts)
 		}
 		return func() { t.finish(c, f) }
 	})

@@ -244,6 +244,7 @@ func (v *View) moving(q Query, l Layout) Table {
 		{title: "PHASE", rank: 90, least: 7, most: 10, cell: func(m Move) string { return m.Phase }},
 		{title: "UNTIL", right: true, rank: 60, least: 5, most: 6, cell: func(m Move) string { return until(m.Until, v.Time) }},
 		{title: "OWNER", rank: 40, least: 10, most: 60, cell: func(m Move) string { return cmp.Or(m.Owner, "-") }},
+		{title: "WHY", rank: 5, least: 10, most: 80, cell: func(m Move) string { return cmp.Or(m.Why, "-") }},
 		{title: "MOVE", rank: 10, least: 8, most: 36, cell: func(m Move) string { return cmp.Or(m.ID, "-") }},
 	}
 	return tabulate(l, columns, moves, func(m Move) Line { return Line{Task: v.taskOf(m)} })

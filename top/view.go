@@ -134,6 +134,7 @@ type Move struct {
 	To        string    `json:"to"`
 	Phase     string    `json:"phase"`
 	Owner     string    `json:"owner"`          // the process that executes it
+	Why       string    `json:"why"`            // "" for a move by hand
 	Until     time.Time `json:"until,omitzero"` // end of its claim, or of the task's lease
 }
 

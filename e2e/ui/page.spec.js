@@ -50,6 +50,7 @@ test("moves, refusals, GPUs, time saved, and what each policy would do", async (
   await open(page, address("EBBTIDE_UI"), "#/moves");
   await expect(page.locator("#shim")).toContainText("ctl-1, process 812");
   await expect(page.locator("#moves")).toContainText("train-02");
+  await expect(page.locator("#moves")).toContainText("it ends 12 minutes sooner there");
   await expect(page.locator("#done")).toContainText("it ends 41 minutes sooner there");
   await expect(page.locator("#done")).toContainText("failed at save");
   await expect(page.locator("#refused")).toContainText("it would be done before the move had paid");

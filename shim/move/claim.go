@@ -27,6 +27,7 @@ type Record struct {
 	Before  uint64 `json:"before"`
 	After   uint64 `json:"after"` // JobModifyIndex of the bound job, 0 if unknown
 
+	Why   string    `json:"why,omitempty"` // for people
 	Phase Phase     `json:"phase"`
 	Tasks []Task    `json:"tasks"`
 	Until time.Time `json:"until"` // expiry of the claim unless renewed, by the owner's clock

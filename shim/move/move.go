@@ -106,6 +106,7 @@ const (
 // Request names an allocation and its target by their full IDs.
 type Request struct {
 	Alloc, Node string
+	Why         string // for people, in the record
 	// DryRun ends after check.
 	DryRun bool
 }
@@ -205,7 +206,7 @@ func Move(ctx context.Context, nomad Nomad, req Request, opts Options) (Result, 
 	}
 	r := Record{
 		Namespace: m.alloc.Namespace, Job: m.alloc.JobID, Group: m.alloc.TaskGroup, Alloc: m.alloc.ID,
-		Source: m.alloc.NodeID, Target: req.Node, Phase: PhaseSave, Tasks: m.result.Tasks,
+		Source: m.alloc.NodeID, Target: req.Node, Why: req.Why, Phase: PhaseSave, Tasks: m.result.Tasks,
 	}
 	err = m.withClaim(ctx, r, func(ctx context.Context) (over bool, err error) {
 		m.frozen = newFreeze(ctx, m.nomad, m.alloc)

@@ -187,6 +187,6 @@ func (c *Cluster) exampleShim(now time.Time) {
 	c.Variables["leader"] = api.VariableItems{"holder": "ctl-1, process 812", "since": now.Add(-50 * time.Hour).Format(time.RFC3339Nano)}
 	c.Claims = []move.Record{{
 		ID: "4f02", Namespace: "default", Job: c.Allocs[0].JobID, Alloc: c.Allocs[0].ID, Source: c.Nodes[0].ID, Target: c.Nodes[1].ID, Phase: move.PhaseWait,
-		Owner: "ebbtide shim on ctl-1", Until: now.Add(25 * time.Second),
+		Owner: "ebbtide shim on ctl-1", Why: "it ends 12 minutes sooner there", Until: now.Add(25 * time.Second),
 	}}
 }

@@ -316,7 +316,7 @@ func (g *Gatherer) listMoves(ctx context.Context) ([]top.Move, error) {
 		}
 		all = append(all, top.Move{
 			ID: r.ID, Namespace: r.Namespace, Job: r.Job, Alloc: r.Alloc, From: r.Source, To: r.Target,
-			Phase: string(r.Phase), Owner: r.Owner, Until: r.Until,
+			Phase: string(r.Phase), Owner: r.Owner, Why: r.Why, Until: r.Until,
 		})
 	}
 	return all, nil

@@ -58,7 +58,7 @@ func TestRefresh(t *testing.T) {
 	c.Task("bb22", "vision", "vae", func(s *status.Status) { fake.Seat(s, handoff.Parked, 0, 408) })
 	delete(c.Statuses, c.Task("aa11", "ml", "web", nil)) // another driver
 	c.Task("ff00", "ml", "other", nil)                   // a node without Ebbtide
-	c.Claims = []move.Record{{ID: "4f02", Namespace: "ml", Job: "mlp", Alloc: mlp, Source: "aa11", Target: "bb22", Phase: "wait", Owner: "shim"}}
+	c.Claims = []move.Record{{ID: "4f02", Namespace: "ml", Job: "mlp", Alloc: mlp, Source: "aa11", Target: "bb22", Phase: "wait", Owner: "shim", Why: "it ends sooner"}}
 
 	g, _ := reader(t, c, nil)
 	v := refresh(t, g, nil, 100)
@@ -79,6 +79,7 @@ func TestRefresh(t *testing.T) {
 	must.Len(t, 1, v.Moves)
 	must.Eq(t, "one", v.Moves[0].From)
 	must.Eq(t, "two", v.Moves[0].To)
+	must.Eq(t, "it ends sooner", v.Moves[0].Why)
 	must.Eq(t, 0, c.Counts()["unknown"])
 
 	data, err := json.Marshal(v)

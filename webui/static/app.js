@@ -247,7 +247,8 @@ tables.moves = new Table($("moves"), {
     { key: "to", title: "To", cls: "w10", sort: (r) => r.to, cell: full((r) => r.to) },
     { key: "phase", title: "Phase", cls: "w8", sort: (r) => r.phase, cell: text((r) => r.phase) },
     { key: "until", title: "Until", cls: "w7 num mid", sort: (r) => time(r.until), cell: (r, c) => setText(c, inTime(r.until, now())) },
-    { key: "owner", title: "Owner", cls: "wide", sort: (r) => r.owner, cell: full((r) => r.owner) },
+    { key: "why", title: "Why", cls: "mid", sort: (r) => r.why, cell: full((r) => r.why || "–") },
+    { key: "owner", title: "Owner", cls: "w12 wide", sort: (r) => r.owner, cell: full((r) => r.owner) },
   ],
 });
 const result = (r) => (r.Error ? `failed at ${r.Phase}` : r.DryRun ? "dry run" : "moved");
