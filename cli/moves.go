@@ -6,6 +6,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"slices"
@@ -156,11 +157,11 @@ func (c movesCommand) recover(ctx context.Context, store memory.Store) error {
 			return ctx.Err()
 		}
 	}
-	return c.unbind(ctx, nomad, claims)
+	return c.unbind(ctx, nomad, opts)
 }
 
 // unbind unbinds the jobs bound without a record.
-func (c movesCommand) unbind(ctx context.Context, nomad move.API, claims move.Claims) error {
+func (c movesCommand) unbind(ctx context.Context, nomad move.API, opts move.Options) error {
 	jobs, _, err := cluster.ListJobs(ctx, nomad.Client)
 	if err != nil {
 		return err
@@ -170,11 +171,11 @@ func (c movesCommand) unbind(ctx context.Context, nomad move.API, claims move.Cl
 		if group == "" || j.Dead {
 			continue
 		}
-		if r, err := claims.Read(ctx, j.Key.Namespace, j.Key.ID); err != nil || r.Index != 0 {
-			continue // claimed by now, or unknown
-		}
-		said, err := move.Unbind(ctx, nomad, j.Key.Namespace, j.Key.ID, group)
-		if err != nil {
+		said, err := move.Unbind(ctx, nomad, j.Key.Namespace, j.Key.ID, group, opts)
+		switch {
+		case errors.Is(err, move.ErrClaimed):
+			continue
+		case err != nil:
 			said = err.Error()
 		}
 		fmt.Fprintf(c.io.Err, "job %s: %s\n", j.Key.ID, said)

@@ -97,7 +97,9 @@ func (m *moving) waitQuiet(t *testing.T) {
 // unbind does what the next shim would after a shim's death.
 func (m *moving) unbind(t *testing.T) {
 	t.Helper()
-	_, err := move.Unbind(t.Context(), move.API{Client: m.server.API}, "default", m.id, "g")
+	opts := move.DefaultOptions()
+	opts.Claims, opts.Owner = claimsOf(m.server.API), "unbind"
+	_, err := move.Unbind(t.Context(), move.API{Client: m.server.API}, "default", m.id, "g", opts)
 	must.NoError(t, err)
 }
 

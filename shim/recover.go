@@ -83,7 +83,7 @@ func (t *term) takeOver(records []move.Record, bound map[cluster.JobKey]string) 
 		}
 		index := j.Index
 		t.withJob(key, func(ctx context.Context) (func(), error) {
-			said, err := move.Unbind(ctx, t.nomad, key.Namespace, key.ID, group)
+			said, err := move.Unbind(ctx, t.nomad, key.Namespace, key.ID, group, t.options())
 			// A completed job stays bound; do not retry at this index.
 			return func() { t.unbound[key] = index; t.explain(key, said) }, err
 		})

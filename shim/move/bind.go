@@ -79,10 +79,10 @@ func boundTo(job *api.Job, group string) (node, id string, ok bool) {
 	return strings.TrimSuffix(node, ","), id, true
 }
 
-// register registers the job at the index at which it was read, while the claim is held, and
+// register registers the job at the index at which it was read, while the claim is valid, and
 // returns the new index.
 func (m *mover) register(ctx context.Context, job *api.Job) (index uint64, err error) {
-	if err := m.claim.held(); err != nil {
+	if err := m.claim.valid(); err != nil {
 		return 0, err
 	}
 	ctx, cancel := context.WithDeadline(ctx, m.claim.ends())
@@ -186,14 +186,14 @@ func (m *mover) restore(ctx context.Context) error {
 	})
 }
 
-// Unbind unbinds a job that has no claim, and says what became of it.
-func Unbind(ctx context.Context, nomad Nomad, namespace, job, group string) (said string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
-	defer cancel()
-	poll := DefaultOptions().PollInterval
-	err = retry(ctx, poll, func(ctx context.Context) (err error) {
-		said, err = restore(ctx, nomad, namespace, job, group, poll)
-		return err
+// Unbind unbinds a job that is bound without a claim, and says what became of it. It claims the
+// job, as a move of it may begin meanwhile; the error wraps ErrClaimed if one has.
+func Unbind(ctx context.Context, nomad Nomad, namespace, job, group string, opts Options) (said string, err error) {
+	opts.Report = func(_ Phase, text string) { said = text }
+	m := &mover{nomad: nomad, opts: opts}
+	r := Record{Namespace: namespace, Job: job, Group: group, Phase: PhaseUnbind, Tasks: []Task{}}
+	err = m.withClaim(ctx, r, func(ctx context.Context) (over bool, err error) {
+		return true, m.detached(ctx, m.restore)
 	})
 	return said, err
 }

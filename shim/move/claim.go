@@ -88,7 +88,7 @@ type claim struct {
 
 	mu     sync.Mutex
 	record Record
-	until  time.Time // certainly ours until then
+	until  time.Time // certainly valid until then
 	lost   error
 }
 
@@ -103,8 +103,8 @@ func (c *claim) now() Record {
 	return c.record
 }
 
-// held returns an error unless the claim is certainly ours.
-func (c *claim) held() error {
+// valid returns an error unless the claim is certainly this process's.
+func (c *claim) valid() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -167,12 +167,12 @@ func (c *claim) renewLoop(ctx context.Context) {
 	every(ctx, ClaimTTL/3, func() {
 		ctx, cancel := context.WithTimeout(ctx, ClaimTTL/3)
 		defer cancel()
-		_ = c.update(ctx, func(*Record) {}) // retried at the next tick; held reports the expiry
+		_ = c.update(ctx, func(*Record) {}) // retried at the next tick; valid reports the expiry
 	})
 }
 
-// release removes the record.
-func (c *claim) release(ctx context.Context) error {
+// drop removes the record.
+func (c *claim) drop(ctx context.Context) error {
 	r := c.now()
 	err := c.claims.Remove(ctx, r)
 	if errors.Is(err, ErrClaimed) {
@@ -186,7 +186,7 @@ func (c *claim) release(ctx context.Context) error {
 		err = c.claims.Remove(ctx, there)
 	}
 	if err != nil {
-		return fmt.Errorf("releasing the move's claim: %w", err)
+		return fmt.Errorf("dropping the move's claim: %w", err)
 	}
 	return nil
 }

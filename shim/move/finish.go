@@ -32,7 +32,7 @@ func adopt(g *api.TaskGroup, alloc string) {
 }
 
 // finish completes the move of a bound job. over means that nothing is left to do, so the claim
-// can be released.
+// can be dropped.
 func (m *mover) finish(ctx context.Context) (over bool, err error) {
 	err = m.step(ctx, PhaseWait, m.wait)
 	if err == nil {
@@ -99,6 +99,13 @@ func (m *mover) wait(ctx context.Context) error {
 		m.next, err = m.nomad.Allocation(ctx, next.ID)
 		return err == nil, err
 	})
+	var missing errUnplaced
+	if errors.As(err, &missing) {
+		// Nomad stops the old allocation only once it has placed another one, which has failed then.
+		if here := m.detached(ctx, m.stillRunning); here != nil && !transient(here) {
+			return fmt.Errorf("%w: %w, and %w", ErrNotResumed, err, here)
+		}
+	}
 	if err != nil {
 		return err
 	}

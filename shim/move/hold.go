@@ -64,7 +64,7 @@ func Release(ctx context.Context, nomad Nomad, p Place, opts Options) (alloc str
 		return "", err
 	}
 	m := &mover{nomad: nomad, opts: opts, job: job}
-	r := Record{Namespace: p.Namespace, Job: p.Job, Group: p.Group, Target: p.Node, Phase: PhaseBind, Tasks: []Task{}}
+	r := Record{Namespace: p.Namespace, Job: p.Job, Group: p.Group, Target: p.Node, Phase: PhaseBind, Tasks: []Task{}, Version: *job.Version, Before: *job.JobModifyIndex}
 	err = m.withClaim(ctx, r, func(ctx context.Context) (over bool, err error) {
 		bound, err := bind(job, p.Group, p.Node, m.record().ID)
 		if err != nil {
@@ -107,17 +107,17 @@ func withoutHold(ctx context.Context, nomad Nomad, p Place) (*api.Job, error) {
 		return nil, err
 	}
 	held := false
-	free := func(all []*api.Constraint) []*api.Constraint {
+	without := func(all []*api.Constraint) []*api.Constraint {
 		return slices.DeleteFunc(all, func(c *api.Constraint) bool {
 			held = held || c.LTarget == cluster.Hold
 			return c.LTarget == cluster.Hold
 		})
 	}
-	out.Constraints = free(out.Constraints)
+	out.Constraints = without(out.Constraints)
 	for _, g := range out.TaskGroups {
-		g.Constraints = free(g.Constraints)
+		g.Constraints = without(g.Constraints)
 		for _, t := range g.Tasks {
-			t.Constraints = free(t.Constraints)
+			t.Constraints = without(t.Constraints)
 		}
 	}
 	if !held {

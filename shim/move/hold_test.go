@@ -34,11 +34,7 @@ func runHeld(t *testing.T, change func(*schedule)) (m *model, alloc string, err 
 }
 
 func (m *model) release(t *testing.T) (alloc string, err error) {
-	crash := 0
-	if len(m.s.Crash) > 0 {
-		crash = m.s.Crash[0]
-	}
-	p := m.process(crash, true)
+	p := m.process(0)
 	opts := DefaultOptions()
 	opts.PlaceTimeout, opts.Claims, opts.Owner = 20*time.Second, p, "shim"
 	why, err := CheckPlacement(p.ctx, p, there)
@@ -49,7 +45,7 @@ func (m *model) release(t *testing.T) (alloc string, err error) {
 	p.kill()
 	var watch Watch
 	for range 8 {
-		p := m.process(0, false)
+		p := m.process(undisturbed)
 		opts.Claims = p
 		records, err := p.List(p.ctx)
 		must.NoError(t, err)
@@ -96,7 +92,7 @@ func TestRelease_crashes(t *testing.T) {
 func TestRelease_notHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel(faultFree())
-		p := m.process(0, false)
+		p := m.process(undisturbed)
 		defer p.kill()
 		_, err := CheckPlacement(t.Context(), p, there)
 		must.ErrorIs(t, err, ErrNotHeld)

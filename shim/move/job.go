@@ -244,7 +244,7 @@ func placementFailure(m *api.AllocationMetric) string {
 	}
 	counted("exhausted:", m.DimensionExhausted)
 	for _, name := range slices.Sorted(maps.Keys(m.ConstraintFiltered)) {
-		if !strings.HasPrefix(name, boundBy) { // ours filters all other nodes
+		if !strings.HasPrefix(name, boundBy) { // the move's own, which filters all other nodes
 			why = append(why, "constraint "+name)
 		}
 	}

@@ -10,10 +10,12 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing/synctest"
 	"time"
 
@@ -24,14 +26,30 @@ import (
 	"github.com/ebbtide/ebbtide/shim/cluster"
 )
 
-// model is a cluster with one job of one task as Nomad and the driver treat it; TestModel in
-// e2e checks its assumptions against a real Nomad. Time is synctest's.
+// model is a cluster with one job of one task as Nomad and the driver treat it. Time is
+// synctest's. These tests in e2e show its assumptions on a real Nomad:
+//
+//	in-place updates, their evaluations, stale indexes, tags   TestEdges/model
+//	nothing is stopped that fits nowhere else                  TestEdges/model, target_full
+//	a new version runs a completed batch job again             TestEdges/model
+//	an allocation that never started is failed, then complete  TestEdges/model
+//	a source killed while it migrates leaves an empty disk,
+//	and its checkpoint is adopted after a rollback             TestEdges/source_killed_while_it_carries
+//	a user stops, removes or changes the job; it completes     TestEdges/people
+//	a lost answer, agents that are down, a dead target         TestEdges/server, source, target, target_for_good
+//	alloc stop, drain, an election, a lapsed lease, a dead
+//	source                                                     TestThree
+//	freeze, renewal and thaw                                   TestTargetsAndSources, TestTwoNodes
+//
+// No test shows a registration that arrives late, allocations that are collected meanwhile, and
+// clocks that differ.
 type model struct {
 	mu          sync.Mutex
 	s           schedule
 	nodes       []string
-	dead        map[string]bool      // machines lost for good
-	full        map[string]bool      // machines without room for new allocations
+	dead        map[string]bool // machines lost for good
+	full        map[string]bool // machines without room for new allocations
+	drained     map[string]bool
 	unreachable map[string]time.Time // agents unreachable until then
 	job         *api.Job
 	user        string // the user's latest specification
@@ -45,6 +63,7 @@ type model struct {
 	lost        bool
 	completions int
 	wanted      int // runs the user asked for: one, plus one per version
+	killed      int // processes
 	wrong       []string
 	log         []string // registrations and signals, except renewals
 	begun       time.Time
@@ -67,23 +86,29 @@ type schedule struct {
 	// Restart is when the agent is restarted after a failed start of a bound job; 0 for never.
 	// Nomad then reports the allocation, which never started, as complete.
 	Restart time.Duration
+	Skew    time.Duration // of the source's clock
+	Report  time.Duration // from a task's start to its first report
+	Timeout time.Duration // checkpoint.timeout, 0 for the default
 	Faults  []fault
 	Events  []event
-	Crash   []int // number of calls after which the mover, then each recovering process, is killed
+	Crash   []int // number of calls after which the mover, then each process that recovers a record, is killed; 0 for never
 	Mover   int   // start of a second move, in ms; 0 for none
 }
 
 // fault disturbs one call.
 type fault struct {
-	Call int
-	Kind string // before: the request is lost; after: the answer; late: a registration is delayed; stall: the whole process is
-	Late time.Duration
+	Process int    // 0 for movers, then the processes that recover a record
+	Call    int    // firstRegister for the process's first registration
+	Kind    string // before: the request is lost; after: the answer; late: a registration is delayed; stall: the whole process is
+	Late    time.Duration
 }
+
+const firstRegister = 0
 
 // event is an act of a user or a failure.
 type event struct {
 	At   time.Duration
-	Kind string // change, stop, alloc-stop, target-dies, source-dies, source-deaf, target-deaf, source-full, target-full, server
+	Kind string // change, stop, alloc-stop, collected, server; source- or target- dies, deaf, full or drained
 	For  time.Duration
 }
 
@@ -95,14 +120,15 @@ type modelAlloc struct {
 	runs            bool // the process exists
 	begun, step     int  // first and current step
 	saved           int  // highest step saved before its start
-	at              time.Time
+	begunAt, at     time.Time
 	frozen          time.Time // until
 	state           string    // status: saving, ready or frozen
 	until           time.Time // in the status
 	disk            int       // its checkpoint's step, 0 for none
 	restored        private.Restored
 	left, taken     bool
-	userStopped     bool // a user asked for its stop
+	collected       bool      // as garbage
+	userStopped     time.Time // when a user asked for its stop
 }
 
 func (a *modelAlloc) started() bool { return a.restored != nil }
@@ -127,9 +153,13 @@ func newModel(s schedule) *model {
 	if s.Service {
 		kind = api.JobTypeService
 	}
-	task := &api.Task{Name: "train", Driver: driverName, Config: map[string]any{"checkpoint": []map[string]any{{"path": ckpt, "lease": s.Lease.String()}}}}
+	block := map[string]any{"path": ckpt, "lease": s.Lease.String()}
+	if s.Timeout > 0 {
+		block["timeout"] = s.Timeout.String()
+	}
+	task := &api.Task{Name: "train", Driver: driverName, Config: map[string]any{"checkpoint": []map[string]any{block}}}
 	m := &model{
-		s: s, nodes: []string{"a", "b", "c"}, dead: map[string]bool{}, full: map[string]bool{"b": !s.Room}, unreachable: map[string]time.Time{}, specs: map[uint64]*api.Job{}, claim: map[string]Record{}, index: 10, wanted: 1, begun: time.Now(),
+		s: s, nodes: []string{"a", "b", "c"}, dead: map[string]bool{}, drained: map[string]bool{}, full: map[string]bool{"b": !s.Room}, unreachable: map[string]time.Time{}, specs: map[uint64]*api.Job{}, claim: map[string]Record{}, index: 10, wanted: 1, begun: time.Now(),
 		job: &api.Job{
 			ID: ptr("vae"), Namespace: ptr("ml"), Type: ptr(kind), Version: ptr(uint64(0)), JobModifyIndex: ptr(uint64(10)), Priority: ptr(50),
 			TaskGroups: []*api.TaskGroup{{Name: ptr("train"), Count: ptr(1), Tasks: []*api.Task{task}, EphemeralDisk: &api.EphemeralDisk{Sticky: ptr(true), Migrate: ptr(true)}}},
@@ -194,9 +224,9 @@ func (m *model) advance() {
 }
 
 // checkResumed records an allocation that did not resume from the last checkpoint, unless a
-// full source prevents a rollback.
+// source without room prevents a rollback.
 func (m *model) checkResumed(a *modelAlloc) {
-	if a != m.all[0] && !m.lost && !m.full["a"] && a.begun < a.saved {
+	if a != m.all[0] && !m.lost && !m.full["a"] && !m.drained["a"] && a.begun < a.saved {
 		m.say("%s has begun at step %d, and %d was saved", a.id, a.begun, a.saved)
 	}
 }
@@ -238,7 +268,10 @@ func (m *model) evaluate(after time.Duration, index uint64) {
 // meta is the part of a job that cannot be updated in place.
 func (m *model) meta(j *api.Job) string { return fmt.Sprint(j.TaskGroups[0].Meta) }
 
-func (m *model) room(job *api.Job, node string) bool {
+// room reports whether the node accepts the job's allocation.
+func (m *model) room(job *api.Job, node string) bool { return !m.drained[node] && m.fits(job, node) }
+
+func (m *model) fits(job *api.Job, node string) bool {
 	if m.dead[node] || m.full[node] && m.last().node != node {
 		return false
 	}
@@ -261,7 +294,7 @@ func (m *model) room(job *api.Job, node string) bool {
 }
 
 func (m *model) inPlace(a *modelAlloc, job *api.Job) bool {
-	return m.room(job, a.node) && m.meta(m.specs[a.version]) == m.meta(job)
+	return m.fits(job, a.node) && m.meta(m.specs[a.version]) == m.meta(job)
 }
 
 func (m *model) last() *modelAlloc { return m.all[len(m.all)-1] }
@@ -373,13 +406,14 @@ func (m *model) start(a *modelAlloc, n int) {
 	if p.node == a.node || m.hears(p.node) && !empty {
 		a.disk = p.disk
 	}
-	if _, _, bound := boundTo(m.job, "train"); (empty || !m.hears(p.node)) && (!bound || p.userStopped && p != m.all[0]) {
+	to, _, _ := boundTo(m.job, "train")
+	if (empty || !m.hears(p.node)) && (to == "" || !p.userStopped.IsZero() && p != m.all[0]) {
 		m.lost = true // the loss is not the move's, or the move had come too far
 	}
 	if m.s.FailStart == n {
 		a.client, a.disk = "failed", 0
 		m.evaluate(m.s.Eval, *m.job.JobModifyIndex)
-		if _, _, bound := boundTo(m.job, "train"); bound && m.s.Restart > 0 {
+		if to != "" && m.s.Restart > 0 {
 			go func() {
 				time.Sleep(m.s.Restart)
 				m.under(func() { a.client = "complete" })
@@ -396,15 +430,35 @@ func (m *model) start(a *modelAlloc, n int) {
 	if a.disk > 0 {
 		a.restored[ckpt] = int64(a.disk)
 	}
-	a.client, a.runs, a.begun, a.step, a.saved, a.at = "running", true, a.disk, a.disk, m.best, time.Now()
+	a.client, a.runs, a.begun, a.step, a.saved, a.begunAt, a.at = "running", true, a.disk, a.disk, m.best, time.Now(), time.Now()
+}
+
+// replace stops an allocation for a user and places another one.
+func (m *model) replace(a *modelAlloc) {
+	// The successor of an allocation that never started has an empty disk, also under plain
+	// Nomad.
+	m.lost = m.lost || a.client == "pending"
+	a.userStopped = time.Now()
+	m.stop(a)
+	m.index++
+	for _, node := range m.prefer(&modelAlloc{node: "c"}) {
+		if m.room(m.job, node) {
+			m.place(node, a)
+			break
+		}
+	}
 }
 
 func (m *model) inject(e event) {
+	nodeOf := map[string]string{}
+	for _, what := range []string{"dies", "deaf", "full", "drained"} {
+		nodeOf["source-"+what], nodeOf["target-"+what] = "a", "b"
+	}
 	a := m.last()
 	switch e.Kind {
 	case "change":
-		if _, _, bound := boundTo(m.job, "train"); bound {
-			m.lost = true // not the move's doing
+		if _, _, bound := boundTo(m.job, "train"); bound || a.client != "running" {
+			m.lost = true // not the move's doing; metaAdopt goes, too
 		}
 		job, _ := clone(m.job)
 		for _, g := range job.TaskGroups { // the user's file has no constraint of ours
@@ -421,27 +475,31 @@ func (m *model) inject(e event) {
 		m.user = m.spec(job)
 	case "alloc-stop":
 		if !terminal(a.client) {
-			// The successor of an allocation that never started has an empty disk, also under
-			// plain Nomad.
-			m.lost = m.lost || a.client == "pending"
-			a.userStopped = true
-			m.stop(a)
-			m.index++
-			// Nomad stops it and places another one.
-			for _, node := range m.prefer(&modelAlloc{node: "c"}) {
-				if m.room(m.job, node) {
-					m.place(node, a)
-					break
-				}
+			m.replace(a)
+		}
+	case "target-drained", "source-drained":
+		// A drain stops the tasks of a batch job at its deadline only.
+		node := nodeOf[e.Kind]
+		m.drained[node] = true
+		if a.node == node && m.s.Service && !terminal(a.client) {
+			m.replace(a)
+		}
+	case "collected":
+		// Also the clients' directories of ended allocations go.
+		to, _, _ := boundTo(m.job, "train")
+		for _, c := range m.all[:len(m.all)-1] {
+			if terminal(c.client) && !c.collected {
+				c.collected, c.disk, c.left = true, 0, false
+				m.lost = m.lost || to != "" || m.last().client != "running"
 			}
 		}
 	case "target-dies", "source-dies":
-		node := map[string]string{"target-dies": "b", "source-dies": "a"}[e.Kind]
+		node := nodeOf[e.Kind]
 		m.dead[node] = true
 		for _, c := range m.all {
 			if c.node == node {
 				c.runs = false
-				m.lost = m.lost || c.disk > 0
+				m.lost = m.lost || c.disk > a.disk || c.disk > 0 && c == a
 			}
 		}
 		go func() {
@@ -456,9 +514,9 @@ func (m *model) inject(e event) {
 			})
 		}()
 	case "target-deaf", "source-deaf":
-		m.unreachable[map[string]string{"target-deaf": "b", "source-deaf": "a"}[e.Kind]] = time.Now().Add(e.For)
+		m.unreachable[nodeOf[e.Kind]] = time.Now().Add(e.For)
 	case "source-full", "target-full":
-		m.full[map[string]string{"target-full": "b", "source-full": "a"}[e.Kind]] = true
+		m.full[nodeOf[e.Kind]] = true
 	case "server":
 		m.unreachable["server"] = time.Now().Add(e.For)
 	}
@@ -475,21 +533,52 @@ func (m *model) commit(job *api.Job) {
 
 // --- processes
 
+// answer responds to every request with a status code.
+type answer int
+
+func (a answer) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: int(a), Body: http.NoBody}, nil
+}
+
+// apiError returns the error of a response with that status code.
+func apiError(code int) error {
+	client, err := api.NewClient(&api.Config{Address: "http://nomad", HttpClient: &http.Client{Transport: answer(code)}})
+	if err != nil {
+		return err
+	}
+	_, err = API{client}.Job(context.Background(), "ml", "vae")
+	return err
+}
+
+var errNotFound = apiError(http.StatusNotFound)
+
 var errKilled = errors.New("the process was killed")
 
 // process executes or recovers a move. Its calls can fail and it can be killed.
 type process struct {
 	*model
-	crash  int // after that many calls; 0 for never
-	faulty bool
-	calls  int
-	now    fault // for the current call
-	ctx    context.Context
-	kill   context.CancelFunc
+	crash      int // after that many calls; 0 for never
+	faults     []fault
+	calls      int
+	registered bool
+	now        fault // for the current call
+	ctx        context.Context
+	kill       context.CancelFunc
 }
 
-func (m *model) process(crash int, faulty bool) *process {
-	p := &process{model: m, crash: crash, faulty: faulty}
+// undisturbed numbers processes without crashes and faults.
+const undisturbed = -1
+
+func (m *model) process(n int) *process {
+	p := &process{model: m}
+	if n >= 0 && n < len(m.s.Crash) {
+		p.crash = m.s.Crash[n]
+	}
+	for _, f := range m.s.Faults {
+		if f.Process == n {
+			p.faults = append(p.faults, f)
+		}
+	}
 	p.ctx, p.kill = context.WithCancel(context.Background())
 	return p
 }
@@ -504,8 +593,8 @@ func (p *process) call(ctx context.Context, do func() error) error {
 	torn := &url.Error{Op: "Get", URL: "nomad", Err: io.ErrUnexpectedEOF}
 	took := 5 * time.Millisecond
 	p.mu.Lock()
-	for _, f := range p.s.Faults {
-		if p.faulty && f.Kind == "stall" && f.Call == p.calls+1 {
+	for _, f := range p.faults {
+		if f.Kind == "stall" && f.Call == p.calls+1 {
 			took = f.Late
 		}
 	}
@@ -520,6 +609,9 @@ func (p *process) call(ctx context.Context, do func() error) error {
 		p.calls++
 		switch {
 		case p.crash > 0 && p.calls > p.crash:
+			if p.ctx.Err() == nil {
+				p.killed++
+			}
 			p.kill()
 			err = errKilled
 			return
@@ -528,8 +620,8 @@ func (p *process) call(ctx context.Context, do func() error) error {
 			return
 		}
 		p.now = fault{}
-		for _, f := range p.s.Faults {
-			if p.faulty && f.Call == p.calls {
+		for _, f := range p.faults {
+			if f.Call == p.calls {
 				p.now = f
 			}
 		}
@@ -544,13 +636,13 @@ func (p *process) call(ctx context.Context, do func() error) error {
 	return err
 }
 
-func (p *process) find(id string) *modelAlloc {
+func (p *process) find(id string) (*modelAlloc, error) {
 	for _, a := range p.all {
-		if a.id == id {
-			return a
+		if a.id == id && !a.collected {
+			return a, nil
 		}
 	}
-	return nil
+	return nil, errNotFound
 }
 
 func (p *process) alloc(a *modelAlloc) *api.Allocation {
@@ -571,12 +663,11 @@ func (p *process) alloc(a *modelAlloc) *api.Allocation {
 
 func (p *process) Allocation(ctx context.Context, id string) (out *api.Allocation, err error) {
 	err = p.call(ctx, func() error {
-		a := p.find(id)
-		if a == nil {
-			return errors.New("no such allocation")
+		a, err := p.find(id)
+		if err == nil {
+			out = p.alloc(a)
 		}
-		out = p.alloc(a)
-		return nil
+		return err
 	})
 	return out, err
 }
@@ -584,6 +675,9 @@ func (p *process) Allocation(ctx context.Context, id string) (out *api.Allocatio
 func (p *process) Allocations(ctx context.Context, _, _ string) (out []*api.AllocationListStub, err error) {
 	err = p.call(ctx, func() error {
 		for _, a := range p.all {
+			if a.collected {
+				continue
+			}
 			s := p.alloc(a)
 			out = append(out, &api.AllocationListStub{
 				ID: s.ID, TaskGroup: s.TaskGroup, NodeID: s.NodeID, CreateIndex: s.CreateIndex, ClientStatus: s.ClientStatus, DesiredStatus: s.DesiredStatus, JobVersion: a.version,
@@ -681,6 +775,7 @@ func (p *process) Plan(ctx context.Context, job *api.Job) (out *api.JobPlanRespo
 
 func (p *process) Register(ctx context.Context, job *api.Job) (*api.JobRegisterResponse, error) {
 	var index uint64
+	sent := time.Now()
 	register := func() error {
 		if *job.JobModifyIndex != *p.job.JobModifyIndex {
 			return errors.New("enforcing job modify index: it does not match")
@@ -689,12 +784,21 @@ func (p *process) Register(ctx context.Context, job *api.Job) (*api.JobRegisterR
 		if err != nil {
 			return err
 		}
+		if slices.ContainsFunc(p.all, func(a *modelAlloc) bool { return a.userStopped.After(sent) }) {
+			p.wanted++ // Nomad does not compare allocations: the successor may have completed
+		}
 		p.commit(next)
 		node, _, _ := boundTo(next, "train")
 		p.log = append(p.log, "register "+node)
 		return nil
 	}
 	err := p.call(ctx, func() error {
+		for _, f := range p.faults {
+			if f.Call == firstRegister && !p.registered {
+				p.now = f
+			}
+		}
+		p.registered = true
 		if late := p.now.Late; p.now.Kind == "late" {
 			go func() {
 				time.Sleep(late)
@@ -711,14 +815,17 @@ func (p *process) Register(ctx context.Context, job *api.Job) (*api.JobRegisterR
 
 func (p *process) Signal(ctx context.Context, alloc *api.Allocation, _, signal string) error {
 	return p.agent(ctx, alloc.NodeID, func() error {
-		a := p.find(alloc.ID)
+		a, err := p.find(alloc.ID)
+		if err != nil {
+			return err
+		}
 		now := time.Now()
 		if signal != signalRenew {
 			p.log = append(p.log, strings.TrimPrefix(signal, "EBBTIDE_")+" "+a.node)
 		}
 		ready := func(state string) {
 			a.state, a.frozen = state, now.Add(p.s.Lease)
-			a.until = a.frozen
+			a.until = a.frozen.Add(p.skew(a))
 		}
 		switch {
 		case !a.runs:
@@ -748,10 +855,23 @@ func (p *process) Signal(ctx context.Context, alloc *api.Allocation, _, signal s
 	})
 }
 
+func (m *model) skew(a *modelAlloc) time.Duration {
+	if a.node == "a" {
+		return m.s.Skew
+	}
+	return 0
+}
+
 func (p *process) Status(ctx context.Context, alloc *api.Allocation, _ string) (st status.Status, err error) {
 	err = p.agent(ctx, alloc.NodeID, func() error {
-		a := p.find(alloc.ID)
-		st = status.Status{Alloc: a.id, Updated: time.Now(), Reports: 1, Step: status.Number(a.step)}
+		a, err := p.find(alloc.ID)
+		if err != nil {
+			return err
+		}
+		st = status.Status{Alloc: a.id, Updated: time.Now().Add(p.skew(a)), Step: status.Unknown()}
+		if time.Since(a.begunAt) >= p.s.Report {
+			st.Reports, st.Step = 1, status.Number(a.step)
+		}
 		st.Move = status.Move{State: a.state, Until: a.until, Path: ckpt, Bytes: int64(a.disk), Step: status.Number(a.step)}
 		return nil
 	})
@@ -760,7 +880,10 @@ func (p *process) Status(ctx context.Context, alloc *api.Allocation, _ string) (
 
 func (p *process) Restored(ctx context.Context, alloc *api.Allocation, _ string) (out private.Restored, err error) {
 	err = p.agent(ctx, alloc.NodeID, func() error {
-		a := p.find(alloc.ID)
+		a, err := p.find(alloc.ID)
+		if err != nil {
+			return err
+		}
 		if a.restored == nil {
 			return fs.ErrNotExist
 		}
@@ -816,52 +939,60 @@ func (m *model) run() (res Result, err error) {
 	}
 	ticks, stop := context.WithCancel(context.Background())
 	var ticker sync.WaitGroup
-	ticker.Go(func() { every(ticks, 250*time.Millisecond, func() { m.under(func() {}) }) })
-	crash := func(i int) int {
-		if i < len(m.s.Crash) {
-			return m.s.Crash[i]
-		}
-		return 0
-	}
+	ticker.Go(func() { every(ticks, time.Second, func() { m.under(func() {}) }) })
 	opts := DefaultOptions()
-	move := func(crash int, owner, node string) {
-		p := m.process(crash, true)
-		opts := opts
-		opts.Claims, opts.Owner = p, owner
+	var running atomic.Int64
+	start := func(p *process, owner string, do func(opts Options)) {
+		running.Add(1)
+		wait.Go(func() {
+			defer running.Add(-1)
+			defer p.kill()
+			opts := opts
+			opts.Claims, opts.Owner = p, owner
+			do(opts)
+		})
+	}
+	move := func(p *process, opts Options) (Result, error) {
 		var alloc string
 		m.under(func() { alloc = m.last().id })
-		r, e := Move(p.ctx, p, Request{Alloc: alloc, Node: node}, opts)
-		if owner == "mover" {
-			res, err = r, e
-		}
-		p.kill()
+		return Move(p.ctx, p, Request{Alloc: alloc, Node: "b"}, opts)
 	}
 	time.Sleep(time.Second)
-	wait.Go(func() { move(crash(0), "mover", "b") })
+	mover := m.process(0)
+	start(mover, "mover", func(opts Options) { res, err = move(mover, opts) })
 	if m.s.Mover > 0 {
-		wait.Go(func() { time.Sleep(time.Duration(m.s.Mover) * time.Millisecond); move(0, "other", "b") })
+		other := m.process(0)
+		other.crash = 0
+		start(other, "other", func(opts Options) {
+			time.Sleep(time.Duration(m.s.Mover) * time.Millisecond)
+			_, _ = move(other, opts)
+		})
 	}
 	// Others recover until nothing is left.
 	var watch Watch
-	for i := 1; i < 40; i++ {
-		p := m.process(crash(i), false)
+	recoveries := 0
+	for i, quiet := 0, 0; i < 200 && quiet < 12; i++ {
+		p := m.process(undisturbed)
 		opts := opts
-		opts.Claims, opts.Owner = p, fmt.Sprint("recover-", i)
+		opts.Claims, opts.Owner = p, "unbind"
+		var orphan bool
+		m.under(func() { _, _, orphan = boundTo(m.job, "train") })
 		if records, err := p.List(p.ctx); err == nil {
 			for _, r := range watch.Abandoned(records) {
-				_, _ = Recover(p.ctx, p, r, opts)
+				recoveries++
+				quiet = 0
+				p := m.process(recoveries)
+				start(p, fmt.Sprint("recover-", recoveries), func(opts Options) { _, _ = Recover(p.ctx, p, r, opts) })
 			}
-			if len(records) == 0 {
-				m.mu.Lock()
-				_, _, orphan := boundTo(m.job, "train")
-				m.mu.Unlock()
-				if orphan {
-					_, _ = Unbind(p.ctx, p, "ml", "vae", "train")
-				}
+			if orphan && len(records) == 0 {
+				_, _ = Unbind(p.ctx, p, "ml", "vae", "train", opts)
 			}
 		}
 		p.kill()
 		time.Sleep(10 * time.Second)
+		if quiet++; running.Load() > 0 {
+			quiet = 0
+		}
 	}
 	wait.Wait()
 	synctest.Wait()

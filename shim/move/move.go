@@ -207,6 +207,7 @@ func Move(ctx context.Context, nomad Nomad, req Request, opts Options) (Result, 
 	r := Record{
 		Namespace: m.alloc.Namespace, Job: m.alloc.JobID, Group: m.alloc.TaskGroup, Alloc: m.alloc.ID,
 		Source: m.alloc.NodeID, Target: req.Node, Why: req.Why, Phase: PhaseSave, Tasks: m.result.Tasks,
+		Version: *m.job.Version, Before: *m.job.JobModifyIndex,
 	}
 	err = m.withClaim(ctx, r, func(ctx context.Context) (over bool, err error) {
 		m.frozen = newFreeze(ctx, m.nomad, m.alloc)
@@ -229,7 +230,7 @@ func Move(ctx context.Context, nomad Nomad, req Request, opts Options) (Result, 
 	return m.result, err
 }
 
-// withClaim writes the claim, keeps it renewed during do, and releases it if the move is over.
+// withClaim writes the claim, keeps it renewed during do, and drops it if the move is over.
 func (m *mover) withClaim(ctx context.Context, r Record, do func(context.Context) (over bool, err error)) error {
 	if r.ID == "" { // a new move
 		id, err := uuid.GenerateUUID()
@@ -237,7 +238,6 @@ func (m *mover) withClaim(ctx context.Context, r Record, do func(context.Context
 			return err
 		}
 		r.ID = short(id)
-		r.Version, r.Before = *m.job.Version, *m.job.JobModifyIndex
 	}
 	r.Owner = m.opts.Owner
 	m.claim = newClaim(m.opts.Claims, r)
@@ -253,7 +253,7 @@ func (m *mover) withClaim(ctx context.Context, r Record, do func(context.Context
 	if !over {
 		return err
 	}
-	return errors.Join(err, m.detached(ctx, m.claim.release))
+	return errors.Join(err, m.detached(ctx, m.claim.drop))
 }
 
 func (m *mover) step(ctx context.Context, phase Phase, do func(context.Context) error) error {
@@ -422,11 +422,11 @@ func (m *mover) thaw(ctx context.Context) error {
 	})
 }
 
-// whileClaimed runs do while the claim is certainly held, as another owner may have frozen the
+// whileClaimed runs do while the claim is certainly valid, as another owner may have frozen the
 // tasks and needs them frozen. do is repeated if the claim had to be renewed.
 func (m *mover) whileClaimed(ctx context.Context, do func(context.Context) error) error {
 	for {
-		if m.claim.held() != nil {
+		if m.claim.valid() != nil {
 			if err := m.claim.update(ctx, func(*Record) {}); err != nil {
 				return err
 			}
@@ -458,6 +458,10 @@ func (m *mover) bind(ctx context.Context) error {
 			return err
 		}
 	}
+	// Nomad's stop must not outlast the lease.
+	if err := m.renewAll(ctx); err != nil {
+		return err
+	}
 	if err := m.stillRunning(ctx); err != nil {
 		return err
 	}
@@ -471,6 +475,17 @@ func (m *mover) bind(ctx context.Context) error {
 	return m.detached(ctx, func(ctx context.Context) error {
 		return m.claim.update(ctx, func(r *Record) { r.Phase, r.After = PhaseWait, index })
 	})
+}
+
+func (m *mover) renewAll(ctx context.Context) error {
+	ctx, cancel := m.frozen.within(ctx)
+	defer cancel()
+	for _, t := range m.result.Tasks {
+		if err := m.frozen.renew(ctx, t.Name, savingOf(taskOf(m.job.LookupTaskGroup(m.alloc.TaskGroup), t.Name)).lease); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *mover) until(ctx context.Context, what string, ok func() (bool, error)) error {

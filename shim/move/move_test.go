@@ -8,9 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"net/url"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,6 +110,37 @@ func TestMove_cannotRollBack(t *testing.T) {
 	must.Len(t, 3, out.all)
 }
 
+// The new allocation has failed, and the target no longer accepts another one: the job goes back
+// to its checkpoint, rather than anywhere.
+func TestMove_failsAndUnplaced(t *testing.T) {
+	out := runModel(t, func(s *schedule) {
+		s.FailStart, s.Eval, s.Crash = 0, 3*time.Second, []int{25}
+		s.Events = []event{{At: 6 * time.Second, Kind: "target-drained"}}
+	})
+	must.Len(t, 3, out.all)
+	must.Eq(t, "a", out.last().node)
+	must.Eq(t, out.best, out.last().begun)
+}
+
+// A moved task may report late, or never.
+func TestMove_reportsLate(t *testing.T) {
+	for late, known := range map[time.Duration]bool{5 * time.Second: true, time.Hour: false} {
+		out := runModel(t, func(s *schedule) { s.Report = late })
+		must.NoError(t, out.err)
+		must.Eq(t, PhaseDone, out.res.Phase)
+		must.Eq(t, "b", out.last().node)
+		must.Eq(t, known, out.res.Tasks[0].Step.Known())
+	}
+}
+
+// A save may take as long as checkpoint.timeout allows.
+func TestMove_savesSlowly(t *testing.T) {
+	out := runModel(t, func(s *schedule) { s.Timeout, s.Save = time.Hour, 10*time.Minute })
+	must.NoError(t, out.err)
+	must.Eq(t, "b", out.last().node)
+	must.Between(t, 600, float64(out.res.SaveS), 601)
+}
+
 // A freeze shorter than the placement is renewed; one on an unreachable source expires, and
 // still no second copy computes.
 func TestMove_shortLease(t *testing.T) {
@@ -148,6 +178,17 @@ func TestMove_stalled(t *testing.T) {
 	}
 }
 
+// A process that stalls until the lease nearly ends renews it before it binds the job: the freeze
+// must outlast Nomad's stop, or the source's checkpoint is no longer the last state.
+func TestMove_stalledWhileFrozen(t *testing.T) {
+	for call := 1; call < 40; call++ {
+		runModel(t, func(s *schedule) {
+			s.EmptyDisk, s.Lease, s.Stop = 0, 35*time.Second, 2*time.Second
+			s.Faults = []fault{{Call: call, Kind: "stall", Late: 34 * time.Second}}
+		})
+	}
+}
+
 // The second move of a job is refused and does not disturb the first.
 func TestMove_claimed(t *testing.T) {
 	for _, after := range []int{1, 400, 900} {
@@ -158,11 +199,50 @@ func TestMove_claimed(t *testing.T) {
 	}
 }
 
+// The unbinding of an orphan does not disturb a move that begins meanwhile.
+func TestUnbind_moved(t *testing.T) {
+	moved := 0
+	for late := range 200 {
+		synctest.Test(t, func(*testing.T) {
+			m := newModel(faultFree())
+			m.job, _ = bind(m.job, "train", "a", "orphan")
+			process := func(owner string) (*process, Options) {
+				p, opts := m.process(undisturbed), DefaultOptions()
+				opts.Claims, opts.Owner = p, owner
+				return p, opts
+			}
+			unbind := func(owner string) {
+				p, opts := process(owner)
+				_, err := Unbind(p.ctx, p, "ml", "vae", "train", opts)
+				must.True(t, err == nil || errors.Is(err, ErrClaimed), must.Sprint(err))
+				p.kill()
+			}
+			var wait sync.WaitGroup
+			wait.Go(func() { time.Sleep(time.Duration(late) * 5 * time.Millisecond); unbind("one") })
+			unbind("other")
+			p, opts := process("mover")
+			var refused *Refused
+			_, err := Move(p.ctx, p, Request{Alloc: m.all[0].id, Node: "b"}, opts)
+			must.True(t, err == nil || errors.Is(err, ErrClaimed) || errors.As(err, &refused), must.Sprint(err))
+			if err == nil {
+				moved++
+			}
+			p.kill()
+			wait.Wait()
+			m.under(m.checkEnd)
+			m.under(func() { m.over = true })
+			must.SliceEmpty(t, m.wrong, must.Sprintf("%d: %v", late, m.log))
+			time.Sleep(2 * time.Hour)
+		})
+	}
+	must.Greater(t, 150, moved)
+}
+
 // A cancelled move leaves nothing behind.
 func TestMove_dryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel(faultFree())
-		p := m.process(0, false)
+		p := m.process(undisturbed)
 		res, err := Move(t.Context(), p, Request{Alloc: m.all[0].id, Node: "b", DryRun: true}, DefaultOptions())
 		must.NoError(t, err)
 		must.Eq(t, PhaseCheck, res.Phase)
@@ -171,23 +251,11 @@ func TestMove_dryRun(t *testing.T) {
 	})
 }
 
-// apiError returns the error of a response with that status code.
-func apiError(t *testing.T, code int) error {
-	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
-	defer server.Close()
-	client, err := api.NewClient(&api.Config{Address: server.URL})
-	must.NoError(t, err)
-	_, err = API{client}.Job(t.Context(), "ml", "vae")
-	must.Error(t, err)
-	return err
-}
-
 func TestTransient(t *testing.T) {
-	for _, err := range []error{apiError(t, 500), apiError(t, 404), &url.Error{Op: "Get", Err: io.EOF}, io.ErrUnexpectedEOF, json.Unmarshal([]byte("No path to node"), new(int))} {
+	for _, err := range []error{apiError(500), apiError(404), &url.Error{Op: "Get", Err: io.EOF}, io.ErrUnexpectedEOF, json.Unmarshal([]byte("No path to node"), new(int))} {
 		must.True(t, transient(fmt.Errorf("reading: %w", err)), must.Sprint(err))
 	}
-	for _, err := range []error{apiError(t, 403), apiError(t, 400), errors.New("lost the lock")} {
+	for _, err := range []error{apiError(403), apiError(400), errors.New("lost the lock")} {
 		must.False(t, transient(err), must.Sprint(err))
 	}
 }
@@ -210,7 +278,7 @@ func newJobAt() *jobAt {
 	}
 	m := newModel(faultFree())
 	out.job = m.job
-	p := m.process(0, false)
+	p := m.process(undisturbed)
 	p.kill()
 	out.old = p.alloc(m.all[0])
 	return &out
@@ -301,9 +369,9 @@ func TestBind(t *testing.T) {
 	must.NoError(t, err)
 	node, id, ok = boundTo(fenced, "train")
 	must.Eq(t, []any{"", "5678", true}, []any{node, id, ok})
-	free, err := unbind(fenced, "train")
+	unbound, err := unbind(fenced, "train")
 	must.NoError(t, err)
-	must.Eq(t, []*api.Constraint{own}, free.TaskGroups[0].Constraints)
+	must.Eq(t, []*api.Constraint{own}, unbound.TaskGroups[0].Constraints)
 	_, err = unbind(bound, "other")
 	must.ErrorContains(t, err, `no longer has group "other"`)
 }

@@ -15,23 +15,27 @@ import (
 	"pgregory.net/rapid"
 )
 
-// violations runs the model and returns what went wrong.
-func violations(t *testing.T, s schedule) (wrong []string) {
+// violations runs the model and returns what went wrong, and how many processes were killed.
+func violations(t *testing.T, s schedule) (wrong []string, killed int) {
 	synctest.Test(t, func(*testing.T) {
 		m := newModel(s)
 		_, err := m.run()
+		killed = m.killed
 		if wrong = m.wrong; len(wrong) > 0 {
 			wrong = append(wrong, fmt.Sprint(m.log), fmt.Sprint(err))
 		}
 	})
-	return wrong
+	return wrong, killed
 }
 
-// lastCall exceeds the number of calls of any move.
-const lastCall = 120
+// lateRegister delays the mover's first registration.
+func lateRegister(s *schedule) {
+	s.Faults = []fault{{Call: firstRegister, Kind: "late", Late: 20 * time.Second}}
+}
 
 // Whichever call the mover is killed at, recovery finishes the move.
 func TestSearch_crashes(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*schedule){
 		"":        func(*schedule) {},
 		"service": func(s *schedule) { s.Service = true },
@@ -50,32 +54,58 @@ func TestSearch_crashes(t *testing.T) {
 		"server slow": func(s *schedule) {
 			s.Events = []event{{At: 1500 * time.Millisecond, Kind: "server", For: 5 * time.Second}}
 		},
-		"late register": func(s *schedule) { s.Faults = []fault{{Call: 13, Kind: "late", Late: 20 * time.Second}} },
+		"late register": lateRegister,
 	} {
 		t.Run(name, func(t *testing.T) {
-			for call := 1; call < lastCall; call++ {
+			t.Parallel()
+			call := 1
+			for killed := 1; killed > 0; call++ {
 				s := faultFree()
 				change(&s)
 				s.Crash = []int{call}
-				must.SliceEmpty(t, violations(t, s), must.Sprintf("killed after call %d", call))
+				var wrong []string
+				wrong, killed = violations(t, s)
+				must.SliceEmpty(t, wrong, must.Sprintf("killed after call %d", call))
 			}
+			must.Greater(t, 5, call, must.Sprint("every call of the mover"))
 		})
 	}
 }
 
 // The recovering process is killed as well, at every pair of calls.
 func TestSearch_pairs(t *testing.T) {
-	for first := 1; first < 60; first++ {
-		for second := 1; second < 40; second++ {
-			s := faultFree()
-			s.Crash = []int{first, 0, 0, 0, second}
-			must.SliceEmpty(t, violations(t, s), must.Sprintf("killed after calls %d and %d", first, second))
-		}
+	t.Parallel()
+	for name, change := range map[string]func(*schedule){
+		"":              func(*schedule) {},
+		"empty disk":    func(s *schedule) { s.EmptyDisk = 0 },
+		"plugin gone":   func(s *schedule) { s.FailStart = 0 },
+		"late register": lateRegister,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pairs := 0
+			for first, killed := 1, 1; killed > 0; first++ {
+				for second := 1; ; second++ {
+					s := faultFree()
+					change(&s)
+					s.Crash = []int{first, second}
+					var wrong []string
+					wrong, killed = violations(t, s)
+					must.SliceEmpty(t, wrong, must.Sprintf("killed after calls %d and %d", first, second))
+					if killed < 2 {
+						break // the second process needs fewer calls
+					}
+					pairs++
+				}
+			}
+			must.Greater(t, 500, pairs)
+		})
 	}
 }
 
 // Ten thousand random schedules, fixed unless a flag says otherwise; failures are shrunk.
 func TestSearch_random(t *testing.T) {
+	t.Parallel()
 	for name, value := range map[string]string{"rapid.checks": "10000", "rapid.seed": "1"} {
 		f := flag.Lookup(name)
 		if was := f.Value.String(); was == f.DefValue {
@@ -91,29 +121,30 @@ func TestSearch_random(t *testing.T) {
 			Service: rapid.Bool().Draw(r, "service"), Steps: rapid.SampledFrom([]int{0, 0, 15, 30, 60, 120}).Draw(r, "steps"),
 			Lease: ms("lease", 1000, 60000), Save: ms("save", 1, 3000), Eval: ms("eval", 1, 5000), Stop: ms("stop", 1, 8000), Start: ms("start", 1, 5000),
 			Room: rapid.IntRange(0, 5).Draw(r, "room") > 0, NoPlan: rapid.Bool().Draw(r, "no plan"), FailStart: rapid.IntRange(-3, 2).Draw(r, "fail"), EmptyDisk: rapid.IntRange(-3, 2).Draw(r, "empty"),
-			Restart: ms("restart", 0, 3000),
+			Restart: ms("restart", 0, 3000), Skew: ms("skew", -100000, 100000), Report: ms("report", 0, 20000),
 		}
 		for range rapid.IntRange(0, 3).Draw(r, "faults") {
-			s.Faults = append(s.Faults, fault{rapid.IntRange(1, 60).Draw(r, "call"), rapid.SampledFrom([]string{"before", "after", "late", "stall"}).Draw(r, "fault"), ms("late", 1, 40000)})
+			s.Faults = append(s.Faults, fault{rapid.IntRange(0, 2).Draw(r, "process"), rapid.IntRange(0, 60).Draw(r, "call"), rapid.SampledFrom([]string{"before", "after", "late", "stall"}).Draw(r, "fault"), ms("late", 1, 40000)})
 		}
 		for range rapid.IntRange(0, 2).Draw(r, "events") {
 			s.Events = append(s.Events, event{
 				At: ms("at", 900, 15000), For: ms("for", 100, 15000),
-				Kind: rapid.SampledFrom([]string{"change", "stop", "alloc-stop", "target-dies", "source-deaf", "target-deaf", "source-full", "target-full", "server"}).Draw(r, "event"),
+				Kind: rapid.SampledFrom([]string{"change", "stop", "alloc-stop", "collected", "server", "source-dies", "target-dies", "source-deaf", "target-deaf", "source-full", "target-full", "source-drained", "target-drained"}).Draw(r, "event"),
 			})
 		}
 		for range rapid.IntRange(0, 3).Draw(r, "crashes") {
 			s.Crash = append(s.Crash, rapid.IntRange(0, 60).Draw(r, "crash"))
 		}
-		// With its mover dead or unreachable a task is frozen for the lease only: a lease
-		// shorter than Nomad's stop lets it run, and end.
+		// With its mover dead or unreachable a task is frozen for the lease only. If that ends
+		// before another process has taken over, or Nomad has stopped the task, it runs, and may
+		// end.
 		if len(s.Crash)+len(s.Events)+len(s.Faults) > 0 {
-			s.Lease = max(s.Lease, 35*time.Second)
+			s.Lease = max(s.Lease, 50*time.Second)
 		}
 		if rapid.IntRange(0, 4).Draw(r, "two") == 0 {
 			s.Mover = rapid.IntRange(1000, 6000).Draw(r, "other")
 		}
-		if wrong := violations(t, s); len(wrong) > 0 {
+		if wrong, _ := violations(t, s); len(wrong) > 0 {
 			r.Fatalf("%+v: %s", s, strings.Join(wrong, "\n"))
 		}
 	})
