@@ -160,7 +160,10 @@ func TestMeasure_restoreHangs(t *testing.T) {
 			c.take(mib)
 		}
 		must.SliceEmpty(t, moves.calls)
-		must.False(t, parked.parking.unsure)
+		b.mu.Lock()
+		unsure := parked.parking.unsure
+		b.mu.Unlock()
+		must.False(t, unsure)
 		hangs.Store(false)
 		time.Sleep(10*time.Second + retryRestore + moves.takes)
 		synctest.Wait()
