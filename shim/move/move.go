@@ -34,6 +34,10 @@
 //	rollback  The target lacks what was saved and the source has it: the job is bound to
 //	          the source, whose driver adopts the checkpoint, and unbound there.
 //
+// Binding makes two job versions. A constraint on dynamic node metadata that the job always has,
+// with `alloc stop`, makes none, but Nomad then stops the allocation before it knows whether the new
+// one fits.
+//
 // Below each step is what follows its failure. An unreachable server or agent is retried until
 // the step's timeout. What cannot be completed stays claimed, for Recover.
 package move
