@@ -182,7 +182,7 @@ type observation struct {
 // watch observes the neighbours until growing and flat have used some CPU.
 func (n *neighbours) watch(t *testing.T, when string) observation {
 	t.Helper()
-	const cpuSeconds = 6
+	const cpuSeconds = 10 // of shorter runs the kernel's balancing between cores is a large part
 	pid := map[string]int{}
 	first := map[string]harness.Kernel{}
 	steps, begun := map[string]float64{}, time.Now()
@@ -241,7 +241,7 @@ func (n *neighbours) unaffected(t *testing.T, before, now observation) {
 	const few = 3 * 2 * time.Second
 	must.Between(t, before.shares/1.5, now.shares, before.shares*1.5)
 	// The kernel follows the shares on two cores within a factor of three.
-	must.Between(t, before.cores/3, now.cores, before.cores*3)
+	must.Between(t, now.shares/3, now.cores, now.shares*3)
 	must.LessEq(t, before.age+few, now.age)
 	must.LessEq(t, before.lag+few, now.lag)
 	must.LessEq(t, before.rss+64<<20, now.rss)
