@@ -132,7 +132,7 @@ func testForged(t *testing.T, n gpuNode) {
 	const wish = 100
 	j := n.workload("forged", map[string]string{"ebbtide_gpu_memory": strconv.Itoa(wish)})
 	k := &j.tasks[0]
-	k.args = []string{"-c", fmt.Sprintf("NOMAD_META_ebbtide_gpu_memory=500 exec %s %s --mode fill --bytes %d", k.command, k.args[0], mib)}
+	k.args = []string{"-c", fmt.Sprintf("NOMAD_META_ebbtide_gpu_memory=500 exec %s %s --mode fill --bytes %d --hold-ms 2000", k.command, k.args[0], mib)}
 	k.command = "/bin/sh"
 	alloc := n.finish(t, j)
 	must.Eq(t, wish-contextSize/mib, n.filled(t, alloc))
@@ -143,7 +143,7 @@ func testCleared(t *testing.T, n gpuNode) {
 	const wish = 100
 	j := n.workload("cleared", map[string]string{"ebbtide_gpu_memory": strconv.Itoa(wish)})
 	k := &j.tasks[0]
-	k.args = []string{"-c", fmt.Sprintf("exec env -i %s %s %s --mode fill --bytes %d", strings.Join(cardEnvironment(n.base()), " "), k.command, k.args[0], mib)}
+	k.args = []string{"-c", fmt.Sprintf("exec env -i %s %s %s --mode fill --bytes %d --hold-ms 2000", strings.Join(cardEnvironment(n.base()), " "), k.command, k.args[0], mib)}
 	k.command = "/bin/sh"
 	alloc := n.finish(t, j)
 	must.Eq(t, wish-contextSize/mib, n.filled(t, alloc))

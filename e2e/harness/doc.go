@@ -40,6 +40,8 @@
 //     the file's contents.
 //   - While Docker is suspended (SIGSTOP), no output reaches Nomad's log files, and a task that
 //     fills the pipe blocks.
+//   - The docker driver's log collector is stopped when the container ends: on a loaded machine a
+//     short task's last lines are lost.
 //   - If the allocations' disk is full, Nomad's log collector fails, and SIGPIPE ends a task that
 //     keeps printing, under any driver.
 package harness
