@@ -47,11 +47,12 @@ func (t *term) decide(c config.Config, held []*cluster.Job) {
 		clear(t.journal.dryRun)
 	}
 	t.forget()
-	t.enqueue(func() {
+	if t.explaining.due(explainEvery) {
+		t.explaining.done()
 		for keys := range slices.Chunk(slices.Collect(maps.Keys(t.state.Jobs)), jobChunk) {
 			t.enqueue(func() { t.explainJobs(c, keys) })
 		}
-	})
+	}
 	moves := t.suspended(c) == ""
 	relocate := moves && c.Relocation.Enabled && t.relocation.due(max(c.Relocation.Interval, time.Duration(len(t.state.Nodes))*surveyPerNode)) && t.anyMovable()
 	rebalance := moves && c.Rebalance.Enabled && t.rebalancing.due(c.Rebalance.Interval)

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -15,6 +16,9 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/policies"
 )
+
+// explainEvery is the time between scans of all jobs for those without a reason.
+const explainEvery = 10 * time.Second
 
 // reason is why a job is not moved or placed, the latest per job.
 type reason struct {

@@ -173,6 +173,7 @@ type term struct {
 	reasons      map[cluster.JobKey]reason
 	relocation   schedule
 	rebalancing  schedule
+	explaining   schedule
 	candidateBuf []placement.Load // reused by candidates
 }
 
