@@ -512,10 +512,15 @@ func (h *chaos) start() {
 	go g.Watch(g.parkCtx)
 }
 
-func (h *chaos) look() {
+// current returns the gate; nil while it restarts.
+func (h *chaos) current() *Gate {
 	h.mu.Lock()
-	g := h.gate
-	h.mu.Unlock()
+	defer h.mu.Unlock()
+	return h.gate
+}
+
+func (h *chaos) look() {
+	g := h.current()
 	if g == nil {
 		return
 	}
@@ -538,9 +543,7 @@ func (h *chaos) look() {
 
 // stalls checks that no card is without grants for longer than a restore takes.
 func (h *chaos) stalls() {
-	h.mu.Lock()
-	g := h.gate
-	h.mu.Unlock()
+	g := h.current()
 	if g == nil {
 		return
 	}
@@ -636,9 +639,7 @@ func runChaos(t *testing.T, seed uint64, more bool) {
 	every(10*time.Second, h.look)
 	every(time.Second, h.stalls)
 	every(2*time.Minute, func() { // the plan
-		h.mu.Lock()
-		g := h.gate
-		h.mu.Unlock()
+		g := h.current()
 		if g == nil {
 			return
 		}

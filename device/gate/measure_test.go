@@ -93,6 +93,16 @@ func TestMeasure_outside(t *testing.T) {
 	})
 }
 
+// parked parks a container of process 1. The gate is locked.
+func (b *bench) parked(id ledger.ContainerID) *container {
+	c := b.containers[id]
+	b.pause(time.Now(), c, pausePark)
+	c.parking = &parking{state: stateParking, since: time.Now(), moved: []ledger.ProcessID{{PID: 1, Start: 1}}, extra: map[ledger.CardID]uint64{}}
+	b.parkDone(time.Now(), c, nil)
+	b.answer(time.Now())
+	return c
+}
+
 // A restore needs room on the card and a margin; meanwhile other requests are granted.
 func TestMeasure_restore(t *testing.T) {
 	s := &fakeCard{free: 1000 * mib}
@@ -104,12 +114,8 @@ func TestMeasure_restore(t *testing.T) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		a.take(600 * mib)
 		b.mu.Lock()
-		proc := b.containers["a"]
-		b.pause(time.Now(), proc, pausePark)
-		proc.parking = &parking{state: stateParking, since: time.Now(), moved: []ledger.ProcessID{{PID: 1, Start: 1}}, extra: map[ledger.CardID]uint64{}}
 		s.free = 610 * mib // less than 600 and a fiftieth of the card
-		b.parkDone(time.Now(), proc, nil)
-		b.answer(time.Now())
+		proc := b.parked("a")
 		b.mu.Unlock()
 		synctest.Wait()
 		c.take(100 * mib)
@@ -149,11 +155,7 @@ func TestMeasure_restoreHangs(t *testing.T) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		a.take(600 * mib)
 		b.mu.Lock()
-		parked := b.containers["a"]
-		b.pause(time.Now(), parked, pausePark)
-		parked.parking = &parking{state: stateParking, since: time.Now(), moved: []ledger.ProcessID{{PID: 1, Start: 1}}, extra: map[ledger.CardID]uint64{}}
-		b.parkDone(time.Now(), parked, nil)
-		b.answer(time.Now())
+		parked := b.parked("a")
 		b.mu.Unlock()
 		for range 60 {
 			time.Sleep(time.Second)
