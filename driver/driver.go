@@ -64,7 +64,9 @@ type Driver struct {
 	nodeID string
 	allocs string
 	tasks  map[string]*task
-	spare  *spareInstance // the newest, or nil
+	// launching counts the tasks being started, by allocation.
+	launching map[string]int
+	spare     *spareInstance // the newest, or nil
 
 	runs sync.Mutex // guards the node's history of runs
 }
@@ -98,6 +100,7 @@ func New(ctx context.Context, name string, logger hclog.Logger) *Driver {
 		metrics:   metrics.New(),
 		newDriver: engine.NewDriver,
 		tasks:     make(map[string]*task),
+		launching: make(map[string]int),
 	}
 	d.findFreezer = d.freezerOf
 	return d
@@ -329,6 +332,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
 	}
 	d.writeIdentity(files)
+	defer d.launch(cfg.AllocID)()
 	handle, network, err := s.primary.StartTask(cfg)
 	if err != nil {
 		d.removeIdentity(files.identity)

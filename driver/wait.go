@@ -403,6 +403,23 @@ func ended(allocs, id string, seen map[string]bool) bool {
 	return seen[id] && errors.Is(err, fs.ErrNotExist)
 }
 
+// launch has the reaper spare an allocation's containers until the returned function is called: on
+// a busy node the docker driver may take longer to return from a start than the reaper's grace.
+func (d *Driver) launch(alloc string) (started func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.launching[alloc]++
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.launching[alloc]--; d.launching[alloc] == 0 {
+			delete(d.launching, alloc)
+		}
+	}
+}
+
+// tracked returns this node's ID, the directory of its allocations, and what Reap spares (see
+// engine.ReapOptions).
 func (d *Driver) tracked() (nodeID, allocs string, ids map[string]bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -411,6 +428,9 @@ func (d *Driver) tracked() (nodeID, allocs string, ids map[string]bool) {
 		if id, err := engine.ContainerID(t.handle); err == nil {
 			ids[id] = true
 		}
+	}
+	for alloc := range d.launching {
+		ids[alloc] = true
 	}
 	return d.nodeID, d.allocs, ids
 }

@@ -384,6 +384,28 @@ func TestEnded(t *testing.T) {
 	must.True(t, ended(dir, "b", seen))
 }
 
+// The reaper spares the container of a task whose start takes longer than its grace.
+func TestStartingIsTracked(t *testing.T) {
+	d, first, _, _ := waiting(t, found{})
+	first.started = make(chan *drivers.TaskConfig)
+	spared := func() bool {
+		_, _, ids := d.tracked()
+		return ids["starting"]
+	}
+	cfg := &drivers.TaskConfig{ID: "starting/task/1", Name: "task", AllocID: "starting", AllocDir: t.TempDir()}
+	must.NoError(t, cfg.EncodeConcreteDriverConfig(map[string]any{}))
+	must.False(t, spared())
+	done := make(chan error)
+	go func() {
+		_, _, err := d.StartTask(cfg)
+		done <- err
+	}()
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(spared), wait.Timeout(30*time.Second)))
+	<-first.started
+	must.NoError(t, <-done)
+	must.False(t, spared())
+}
+
 // A task that replaces its log pipe with a symlink cannot make the driver open another file for
 // writing.
 func TestLogPipesAreNotSwapped(t *testing.T) {

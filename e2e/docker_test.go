@@ -71,8 +71,9 @@ func TestDockerName(t *testing.T) {
 	waitContainer(t, d, foreign, true)
 }
 
-// reapSoon speeds up Ebbtide's reaper; the stock driver's minimum is a minute.
-const reapSoon = "period = \"1s\"\ncreation_grace = \"2s\""
+// reapSoon speeds up Ebbtide's reaper, whose grace may be shorter than a task's start; the stock
+// driver's minimum is a minute.
+const reapSoon = "period = \"200ms\"\ncreation_grace = \"1s\""
 
 func stockDocker(d *harness.Docker, dangling string) string {
 	return "plugin \"docker\" {\n config {\n" + d.PluginConfig(dangling, "") + "\n}\n}\n"

@@ -168,7 +168,7 @@ func (e *DockerEngine) Apply(ctx context.Context, handle *drivers.TaskHandle, _ 
 type ReapOptions struct {
 	NodeID  string          // limit to this node's containers; "" = none
 	All     bool            // also those started by Nomad's own docker driver
-	Tracked map[string]bool // container IDs of known tasks
+	Tracked map[string]bool // IDs of known tasks' containers, and of allocations with a task being started
 	// AllocEnded reports that an allocation of this node has certainly ended.
 	AllocEnded func(allocID string) bool
 	Grace      time.Duration // minimum age
@@ -196,7 +196,7 @@ func (e *DockerEngine) Reap(ctx context.Context, opts ReapOptions, now time.Time
 			// specification.
 			mine, stock = opts.AllocEnded(alloc), false
 		}
-		if !mine && !stock || opts.Tracked[c.ID] || now.Sub(time.Unix(c.Created, 0)) < opts.Grace {
+		if !mine && !stock || opts.Tracked[c.ID] || opts.Tracked[alloc] || now.Sub(time.Unix(c.Created, 0)) < opts.Grace {
 			continue
 		}
 		if opts.DryRun {

@@ -255,6 +255,7 @@ func TestReapTouchesOnlyWhatItMay(t *testing.T) {
 	list := []map[string]any{
 		container("ours", old, "/t-1", ours),
 		container("tracked", old, "/t-2", ours),
+		container("starting", old, "/t-2", map[string]string{LabelAllocID: "c", LabelNode: "node-1"}),
 		container("young", young, "/t-3", ours),
 		container("stock", old, "/t-4", alloc),
 		container("elsewhere", old, "/t-5", map[string]string{LabelAllocID: "a", LabelNode: "node-2"}),
@@ -279,7 +280,7 @@ func TestReapTouchesOnlyWhatItMay(t *testing.T) {
 			})
 			c.opts.Grace = time.Minute
 			c.opts.AllocEnded = func(alloc string) bool { return alloc == "b" }
-			c.opts.Tracked = map[string]bool{"tracked": true}
+			c.opts.Tracked = map[string]bool{"tracked": true, "c": true}
 			got, err := e.Reap(t.Context(), c.opts, now)
 			must.NoError(t, err)
 			must.Eq(t, c.want, got)
