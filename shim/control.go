@@ -102,10 +102,10 @@ func (t *term) report(c config.Config, held []*cluster.Job) {
 	}
 	slices.Sort(r.Held)
 	r.Held = r.Held[:min(len(r.Held), maxHeld)]
-	for _, key := range firstJobs(maps.Keys(t.reasons), maxReasons) {
-		r.Reasons = append(r.Reasons, memory.Reason{Namespace: key.Namespace, Job: key.ID, Text: t.reasons[key].text})
+	for _, key := range firstJobs(maps.Keys(t.latest), maxReasons) {
+		r.Reasons = append(r.Reasons, memory.Reason{Namespace: key.Namespace, Job: key.ID, Text: t.latest[key].text})
 	}
-	r.Omitted = len(t.reasons) - len(r.Reasons)
+	r.Omitted = len(t.latest) - len(r.Reasons)
 	r.At, r.LongestStepS = t.lastReport.At, t.lastReport.LongestStepS
 	if reflect.DeepEqual(r, t.lastReport) {
 		return

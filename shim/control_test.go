@@ -65,7 +65,7 @@ func TestAttend(t *testing.T) {
 	must.StrContains(t, attend(), "paused by ada since ")
 	s.startMove(c, a, "b", memory.Entry{})
 	must.Eq(t, 0, s.running, must.Sprint("no move has begun"))
-	must.StrContains(t, s.reasons[a.Job].text, "not moved now: paused by ada")
+	must.StrContains(t, s.latest[a.Job].text, "not moved now: paused by ada")
 	down = true
 	must.NotEq(t, "", attend(), must.Sprint("what is known stays"))
 	down = false
@@ -74,8 +74,8 @@ func TestAttend(t *testing.T) {
 	for _, id := range []string{"b", "c"} {
 		s.explain(cluster.JobKey{Namespace: "ml", ID: id}, strings.Repeat("ü", 1000))
 	}
-	s.report(c, s.heldJobs())
-	s.report(c, s.heldJobs())
+	s.report(c, s.placer.heldJobs())
+	s.report(c, s.placer.heldJobs())
 	s.drain()
 	must.Eq(t, 1, len(written), must.Sprint("nothing has changed"))
 	var r memory.Report
@@ -95,11 +95,12 @@ func TestPause_held(t *testing.T) {
 	s, a := small()
 	s.synced, s.pause, s.journal.held = true, &memory.Pause{By: "ada"}, func() error { return errors.New("lost") }
 	delete(s.state.Allocs, a.ID)
-	s.state.Jobs[a.Job].Groups = map[string]cluster.Group{"train": {Count: 1, Held: true}}
+	j := s.state.Jobs[a.Job]
+	j.Held, j.Groups = true, map[string]cluster.Group{"train": {Count: 1}}
 	c := config.Default()
 	c.DryRun = true
 	must.NotEq(t, "", s.suspended(c))
-	s.decide(c, s.heldJobs())
+	s.decide(c, s.placer.heldJobs())
 	s.decided()
-	must.Eq(t, "held; would be placed: placement is disabled", s.reasons[a.Job].text)
+	must.Eq(t, "held; would be placed: placement is disabled", s.latest[a.Job].text)
 }

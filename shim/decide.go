@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"path"
-	"regexp"
 	"slices"
 	"time"
 
@@ -26,8 +24,8 @@ func (t *term) reconcile() {
 	if !t.synced || !t.pauseKnown {
 		return
 	}
-	t.recover()
-	held := t.heldJobs()
+	t.recovery.recover()
+	held := t.placer.heldJobs()
 	t.metrics.Held.Set(float64(len(held)))
 	t.report(c, held)
 	if t.deciding == 0 && len(t.steps) == 0 { // otherwise t.urgent stays set for a later pass
@@ -47,19 +45,22 @@ func (t *term) decide(c config.Config, held []*cluster.Job) {
 		clear(t.journal.dryRun)
 	}
 	t.forget()
-	if t.explaining.due(explainEvery) {
-		t.explaining.done()
+	if t.scan.due(max(scanInterval, time.Duration(len(t.state.Jobs))*scanPerJob)) {
+		t.scan.done()
+		for keys := range slices.Chunk(slices.Collect(maps.Keys(t.latest)), jobChunk) {
+			t.enqueue(func() { t.forgetReasons(keys) })
+		}
 		for keys := range slices.Chunk(slices.Collect(maps.Keys(t.state.Jobs)), jobChunk) {
 			t.enqueue(func() { t.explainJobs(c, keys) })
 		}
 	}
 	moves := t.suspended(c) == ""
-	relocate := moves && c.Relocation.Enabled && t.relocation.due(max(c.Relocation.Interval, time.Duration(len(t.state.Nodes))*surveyPerNode)) && t.anyMovable()
-	rebalance := moves && c.Rebalance.Enabled && t.rebalancing.due(c.Rebalance.Interval)
+	relocate := moves && c.Relocation.Enabled && t.relocator.due(max(c.Relocation.Interval, time.Duration(len(t.state.Nodes))*surveyPerNode)) && t.relocator.anyMovable()
+	rebalance := moves && c.Rebalance.Enabled && t.rebalancer.due(c.Rebalance.Interval)
 	var young, asking []*cluster.Alloc
 	if moves {
-		t.enqueue(func() { young = t.newlyStarted(c) })
-		t.enqueue(func() { asking = t.requesting(c) })
+		t.enqueue(func() { young = t.placer.newlyStarted(c) })
+		t.enqueue(func() { asking = t.migrator.requesting(c) })
 	}
 	t.enqueue(func() {
 		if len(held)+len(young)+len(asking) == 0 && !relocate && !rebalance {
@@ -67,16 +68,16 @@ func (t *term) decide(c config.Config, held []*cluster.Job) {
 		}
 		t.survey(func(nodes map[string]Summary) {
 			if len(held)+len(young) > 0 {
-				t.place(c, held, young, nodes)
+				t.placer.place(c, held, young, nodes)
 			}
 			if relocate {
-				t.relocate(c, nodes)
+				t.relocator.relocate(c, nodes)
 			}
 			if len(asking) > 0 {
-				t.migrate(c, asking, nodes)
+				t.migrator.migrate(c, asking, nodes)
 			}
 			if rebalance {
-				t.rebalance(c, nodes)
+				t.rebalancer.rebalance(c, nodes)
 			}
 			t.enqueue(func() { t.metrics.Decision.Observe(time.Since(begun).Seconds()) })
 		})
@@ -120,64 +121,13 @@ func (t *term) forget() {
 	for _, key := range t.journal.forget(over) {
 		t.gate.Forget(key)
 	}
-	t.forgetReasons(over)
+	for key := range t.state.Completed {
+		delete(t.latest, key)
+	}
 	clear(t.state.Completed)
 	t.expireRejections()
-	maps.DeleteFunc(t.unbound, func(key cluster.JobKey, _ uint64) bool { return gone(key) })
-	maps.DeleteFunc(t.placed, func(id string, _ bool) bool { return t.state.Allocs[id] == nil })
-}
-
-// group returns an allocation's group if the policy may move it.
-func (t *term) group(a *cluster.Alloc, policy string) (cluster.Group, bool) {
-	j := t.state.Jobs[a.Job]
-	if j == nil || j.Stopped || j.Template || j.Child || !a.Running || a.Stopping {
-		return cluster.Group{}, false
-	}
-	g, ok := j.Groups[a.Group]
-	return g, ok && g.Movable && g.Count == 1 && slices.Contains(j.Migrates, policy)
-}
-
-// blocked returns why a move of the allocation may not start now, "" if it may.
-func (t *term) blocked(a *cluster.Alloc, to string) string {
-	own := time.Duration(0)
-	if j := t.state.Jobs[a.Job]; j != nil {
-		own = j.Cooldown
-	}
-	return t.gate.Blocked(time.Now(), a.Job, own, a.Node, to)
-}
-
-// feasible reports whether Nomad would place the group on the node, as far as the shim knows.
-func (t *term) feasible(n *cluster.Node, j *cluster.Job, g cluster.Group, asks cluster.Resources) bool {
-	if n == nil || !n.Schedulable || n.PoolCores == 0 || j.Pool != api.NodePoolAll && n.Pool != j.Pool {
-		return false
-	}
-	for _, d := range g.Drivers {
-		if !n.Drivers[d] {
-			return false
-		}
-	}
-	if g.Engine != "" && n.Engine != "" && g.Engine != n.Engine {
-		return false // a task cannot run under the other engine
-	}
-	in := slices.ContainsFunc(j.Datacenters, func(pattern string) bool {
-		ok, err := path.Match(pattern, n.Datacenter)
-		return ok && err == nil
-	})
-	return in && asks.Fits(t.state.Free(n))
-}
-
-// readable replaces node IDs by node names.
-func (t *term) readable(text string) string {
-	return nodeID.ReplaceAllStringFunc(text, t.name)
-}
-
-var nodeID = regexp.MustCompile(`[0-9a-f]{4,}(-[0-9a-f]{4,})+`)
-
-func (t *term) name(node string) string {
-	if n := t.state.Nodes[node]; n != nil && n.Name != "" {
-		return n.Name
-	}
-	return node
+	maps.DeleteFunc(t.recovery.unbound, func(key cluster.JobKey, _ uint64) bool { return gone(key) })
+	maps.DeleteFunc(t.placer.decided, func(id string, _ bool) bool { return t.state.Allocs[id] == nil })
 }
 
 // apiAlloc returns the fields that Nomad's API needs to access the allocation's files.

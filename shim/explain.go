@@ -17,8 +17,12 @@ import (
 	"github.com/ebbtide/ebbtide/shim/policies"
 )
 
-// explainEvery is the time between scans of all jobs for those without a reason.
-const explainEvery = 10 * time.Second
+// Minimum time between scans of all jobs for those without a reason, and per job: a scan costs some
+// 3 µs of CPU per job.
+const (
+	scanInterval = 10 * time.Second
+	scanPerJob   = 2 * time.Millisecond
+)
 
 // reason is why a job is not moved or placed, the latest per job.
 type reason struct {
@@ -28,71 +32,74 @@ type reason struct {
 	failed bool   // the error of an attempt; without alloc it is kept
 }
 
+// reasons keeps the latest reason of each job.
+type reasons struct {
+	cluster view
+	out     hclog.Logger
+	latest  map[cluster.JobKey]reason
+	scan    schedule // of the jobs without a reason
+}
+
 // explain logs the reason for a decision about a job unless it is unchanged, and reports whether it
 // is new.
-func (t *term) explain(key cluster.JobKey, what string) bool {
-	return t.setReason(hclog.Info, key, reason{text: what})
+func (r *reasons) explain(key cluster.JobKey, what string) bool {
+	return r.set(hclog.Info, key, reason{text: what})
 }
 
 // explainSkip logs why an allocation is not moved now, and reports whether the reason is new.
-func (t *term) explainSkip(a *cluster.Alloc, why string) bool { return t.skip(hclog.Info, a, why) }
+func (r *reasons) explainSkip(a *cluster.Alloc, why string) bool { return r.skip(hclog.Info, a, why) }
 
 // skip keeps the error of an attempt, which tells more than the back-off after it.
-func (t *term) skip(level hclog.Level, a *cluster.Alloc, why string) bool {
-	if r := t.reasons[a.Job]; r.failed && (r.alloc == "" || r.alloc == a.ID) {
+func (r *reasons) skip(level hclog.Level, a *cluster.Alloc, why string) bool {
+	if was := r.latest[a.Job]; was.failed && (was.alloc == "" || was.alloc == a.ID) {
 		return false
 	}
-	return t.setReason(level, a.Job, reason{text: "not moved now: " + why, alloc: a.ID})
+	return r.set(level, a.Job, reason{text: "not moved now: " + why, alloc: a.ID})
 }
 
 // explainStay records why no move of an allocation is useful.
-func (t *term) explainStay(a *cluster.Alloc, why string) {
-	if !t.busy[a.Job] {
-		t.setReason(hclog.Debug, a.Job, reason{text: "not moved: " + why, alloc: a.ID})
+func (r *reasons) explainStay(a *cluster.Alloc, why string) {
+	if !r.cluster.busy[a.Job] {
+		r.set(hclog.Debug, a.Job, reason{text: "not moved: " + why, alloc: a.ID})
 	}
 }
 
 // explainFailure records the error of an attempt.
-func (t *term) explainFailure(f transfer, what string) {
-	r := reason{text: "not moved: " + what, alloc: f.alloc.ID, failed: true}
+func (r *reasons) explainFailure(f transfer, what string) {
+	is := reason{text: "not moved: " + what, alloc: f.alloc.ID, failed: true}
 	if f.result.NewAlloc != "" {
-		r.alloc = "" // it may have been replaced
+		is.alloc = "" // it may have been replaced
 	}
-	t.setReason(hclog.Debug, f.alloc.Job, r)
+	r.set(hclog.Debug, f.alloc.Job, is)
 }
 
-func (t *term) setReason(level hclog.Level, key cluster.JobKey, r reason) bool {
-	what := r.text
-	r.text = strings.ToValidUTF8(what[:min(len(what), maxReasonLen)], "")
-	if j := t.state.Jobs[key]; j != nil && r.alloc == "" {
-		r.index = j.Index
+func (r *reasons) set(level hclog.Level, key cluster.JobKey, is reason) bool {
+	what := is.text
+	is.text = strings.ToValidUTF8(what[:min(len(what), maxReasonLen)], "")
+	if j := r.cluster.state.Jobs[key]; j != nil && is.alloc == "" {
+		is.index = j.Index
 	}
-	was := t.reasons[key]
-	t.reasons[key] = r
-	if was.text == r.text {
+	was := r.latest[key]
+	r.latest[key] = is
+	if was.text == is.text {
 		return false
 	}
-	t.log.Log(level, what, "job", key.ID, "namespace", key.Namespace)
+	r.out.Log(level, what, "job", key.ID, "namespace", key.Namespace)
 	return true
 }
 
 // forgetReasons drops the reasons of jobs that are over, have changed or have moved.
-func (t *term) forgetReasons(over func(cluster.JobKey) bool) {
-	maps.DeleteFunc(t.reasons, func(key cluster.JobKey, r reason) bool {
-		switch {
-		case over(key) || t.state.Jobs[key].Dead:
-			return true
-		case r.alloc != "":
-			return t.state.Allocs[r.alloc] == nil
-		case r.failed:
-			return false
+func (r *reasons) forgetReasons(keys []cluster.JobKey) {
+	for _, key := range keys {
+		is, j := r.latest[key], r.cluster.state.Jobs[key]
+		if j == nil || j.Stopped || j.Dead || is.alloc != "" && r.cluster.state.Allocs[is.alloc] == nil || is.alloc == "" && !is.failed && j.Index != is.index {
+			delete(r.latest, key)
 		}
-		return t.state.Jobs[key].Index != r.index
-	})
+	}
 }
 
 // explainJobs explains the jobs that no policy proposes to move.
-func (t *term) explainJobs(c config.Config, keys []cluster.JobKey) {
+func (r *reasons) explainJobs(c config.Config, keys []cluster.JobKey) {
 	enabled := func(name string) bool {
 		switch name {
 		case policies.Relocate:
@@ -105,19 +112,19 @@ func (t *term) explainJobs(c config.Config, keys []cluster.JobKey) {
 		return c.Rebalance.Enabled
 	}
 	for _, key := range keys {
-		j := t.state.Jobs[key]
-		if j == nil || len(j.Migrates) == 0 || j.Stopped || j.Dead || isHeld(j) || t.busy[key] {
+		j := r.cluster.state.Jobs[key]
+		if j == nil || len(j.Migrates) == 0 || j.Stopped || j.Dead || j.Held || r.cluster.busy[key] {
 			continue
 		}
 		why := immovable(j)
 		if why == "" && !slices.ContainsFunc(j.Migrates, enabled) {
 			why = "no policy that may move it is enabled"
 		}
-		if _, explained := t.reasons[key]; why == "" && !explained {
+		if _, explained := r.latest[key]; why == "" && !explained {
 			why = "no policy proposes it"
 		}
 		if why != "" {
-			t.setReason(hclog.Debug, key, reason{text: "not moved: " + why})
+			r.set(hclog.Debug, key, reason{text: "not moved: " + why})
 		}
 	}
 }

@@ -52,7 +52,7 @@ func TestReasons_relocate(t *testing.T) {
 			sums["b"] = sums["a"]
 		},
 		"not moved: it has just started elsewhere": func(s *term, a *cluster.Alloc, _ map[string]Summary) {
-			s.setReason(0, a.Job, reason{text: "not moved: it has just started elsewhere", alloc: a.ID, failed: true})
+			s.set(0, a.Job, reason{text: "not moved: it has just started elsewhere", alloc: a.ID, failed: true})
 			s.gate.Restore(a.Job, now, 1)
 		},
 	} {
@@ -64,9 +64,9 @@ func TestReasons_relocate(t *testing.T) {
 		s.synced, s.nomad = true, says{statuses: map[string]status.Status{a.ID: fair}}
 		sums := map[string]Summary{"a": sized(700), "b": sized(100)}
 		change(s, a, sums)
-		s.relocate(config.Default(), sums)
+		s.relocator.relocate(config.Default(), sums)
 		s.decided()
-		must.StrHasPrefix(t, want, s.reasons[a.Job].text)
+		must.StrHasPrefix(t, want, s.latest[a.Job].text)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestReasons_jobs(t *testing.T) {
 		change(j, &g, &c)
 		j.Groups["train"] = g
 		s.explainJobs(c, []cluster.JobKey{a.Job, {ID: "gone"}})
-		must.Eq(t, want, s.reasons[a.Job].text)
+		must.Eq(t, want, s.latest[a.Job].text)
 	}
 }
 
@@ -106,10 +106,10 @@ func TestReasons_finish(t *testing.T) {
 		f.end = s.gate.Begin(time.Now(), a.Job, "a", "b")
 		s.finish(config.Default(), f)
 		s.drain()
-		must.Eq(t, want, s.reasons[a.Job].text)
+		must.Eq(t, want, s.latest[a.Job].text)
 		s.explainSkip(a, "back-off")
 		if want != "" {
-			must.Eq(t, want, s.reasons[a.Job].text, must.Sprint("it says more than the back-off"))
+			must.Eq(t, want, s.latest[a.Job].text, must.Sprint("it says more than the back-off"))
 		}
 	}
 }
@@ -135,7 +135,8 @@ func TestReasons_forgotten(t *testing.T) {
 			}
 			tc.change(s, a)
 			s.forget()
-			_, there := s.reasons[a.Job]
+			s.forgetReasons([]cluster.JobKey{a.Job})
+			_, there := s.latest[a.Job]
 			must.Eq(t, of && tc.of || !of && tc.job, there, must.Sprint(name, of))
 		}
 	}
@@ -144,11 +145,11 @@ func TestReasons_forgotten(t *testing.T) {
 	s, a := small()
 	s.explainFailure(transfer{alloc: a, result: move.Result{NewAlloc: "b"}}, "the target failed")
 	delete(s.state.Allocs, a.ID)
-	s.forget()
-	must.Eq(t, "not moved: the target failed", s.reasons[a.Job].text, must.Sprint("it runs again on its source"))
+	s.forgetReasons([]cluster.JobKey{a.Job})
+	must.Eq(t, "not moved: the target failed", s.latest[a.Job].text, must.Sprint("it runs again on its source"))
 	s.nomad, s.journal.held = says{}, func() error { return errors.New("lost") }
 	s.startMove(config.Default(), a, "b", memory.Entry{Policy: policies.Relocate})
-	must.MapEmpty(t, s.reasons)
+	must.MapEmpty(t, s.latest)
 	s.drain()
 }
 

@@ -43,12 +43,14 @@ func TestLoop_slow(t *testing.T) {
 	s.pauseKnown, s.operatorState.pauseReadAt = true, time.Now()
 	held := *s.state.Jobs[a.Job]
 	held.Key.ID = "held"
-	held.Groups = map[string]cluster.Group{"train": {Held: true}}
+	held.Held, held.Groups = true, map[string]cluster.Group{"train": {}}
 	nodes := []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}
 	ctx, cancel := context.WithCancel(t.Context())
 	s.leading = ctx
 	ended := make(chan error)
-	go func() { ended <- s.loop(ctx) }()
+	go func() {
+		ended <- s.serve(ctx, func() time.Duration { return s.now().Interval }, s.reconcile, func(string, time.Duration) {})
+	}()
 	must.NoError(t, s.post(ctx, func() {
 		s.listed(cluster.FromListing(cluster.Listing{Nodes: nodes, Jobs: []*cluster.Job{&held}, Allocs: []*cluster.Alloc{a}}), map[cluster.JobKey]memory.Job{})
 		s.journal.record(memory.Entry{Job: "vae"})
@@ -71,26 +73,26 @@ func TestLoop_slow(t *testing.T) {
 func TestFinish_unwilling(t *testing.T) {
 	s, a := small()
 	c := config.Default()
-	s.relocation.done()
+	s.relocator.done()
 	f := transfer{alloc: a, to: "b", entry: memory.Entry{Policy: policies.Relocate}, err: &move.Refused{Target: true}, end: s.gate.Begin(time.Now(), a.Job, "a", "b")}
-	s.busy[a.Job], s.placed[a.ID] = true, true
+	s.busy[a.Job], s.placer.decided[a.ID] = true, true
 	s.finish(c, f)
 	must.Eq(t, "", s.blocked(a, "b"))
 	must.True(t, s.isRejected(a.Job, "b"))
 	must.False(t, s.canTake(a, "b", policies.Relocate))
 	must.MapEmpty(t, s.busy)
-	must.MapEmpty(t, s.placed)
+	must.MapEmpty(t, s.placer.decided)
 	must.True(t, s.urgent)
-	must.True(t, s.relocation.due(time.Hour))
+	must.True(t, s.relocator.due(time.Hour))
 	must.Eq(t, 0, s.running, must.Sprint("nothing is written down"))
 	must.Eq(t, web.ReasonTarget, f.reason())
 
 	// Up to maxAttempts.
 	for range maxAttempts - 1 {
-		s.relocation.done()
-		s.relocation.retryNow()
+		s.relocator.done()
+		s.relocator.retryNow()
 	}
-	must.False(t, s.relocation.due(time.Hour))
+	must.False(t, s.relocator.due(time.Hour))
 }
 
 // A failure is retried after its back-off, a refusal is not.

@@ -33,7 +33,7 @@ func TestSpread(t *testing.T) {
 	})
 	moves := func(nodes map[string]Summary) []rebalance.Move {
 		in := rebalance.Input{NowS: seconds(now)}
-		s.rebalanceInput(config.Default(), s.state.NodeIDs(), nodes, &in, map[string]*cluster.Alloc{})
+		s.rebalancer.rebalanceInput(config.Default(), s.state.NodeIDs(), nodes, &in, map[string]*cluster.Alloc{})
 		must.NoError(t, in.Validate())
 		return rebalance.Decide(in).Moves
 	}

@@ -19,20 +19,28 @@ import (
 	"github.com/ebbtide/ebbtide/shim/policies"
 )
 
+// placer chooses nodes for jobs that start (FlowCon, Algorithm 4).
+type placer struct {
+	*term
+	decided  map[string]bool  // allocations whose placement has been decided
+	releases chan struct{}    // limits concurrent releases
+	buf      []placement.Load // reused by candidates
+}
+
 // place chooses nodes for held jobs and for newly started tasks.
-func (t *term) place(c config.Config, held []*cluster.Job, young []*cluster.Alloc, nodes map[string]Summary) {
+func (p *placer) place(c config.Config, held []*cluster.Job, young []*cluster.Alloc, nodes map[string]Summary) {
 	var all []nodeLoad
-	t.eachNodeChunk(func(ids []string) { all = append(all, t.nodeLoads(ids, nodes)...) }, func() {
-		t.release(c, held, all)
+	p.eachNodeChunk(func(ids []string) { all = append(all, p.nodeLoads(ids, nodes)...) }, func() {
+		p.release(c, held, all)
 		if len(young) == 0 {
 			return
 		}
-		ask := t.tasksOf(young)
-		t.fetch(func() func() {
-			t.read(ask)
+		ask := p.tasksOf(young)
+		p.fetch(func() func() {
+			p.read(ask)
 			return func() {
 				for _, id := range reporting(ask) {
-					t.enqueue(func() { t.placeOne(c, id, nodes, all, ask) })
+					p.enqueue(func() { p.placeOne(c, id, nodes, all, ask) })
 				}
 			}
 		})
@@ -40,12 +48,12 @@ func (t *term) place(c config.Config, held []*cluster.Job, young []*cluster.Allo
 }
 
 // tasksOf returns the tasks of the allocations, earliest start first.
-func (t *term) tasksOf(allocs []*cluster.Alloc) (all []reading) {
+func (p *placer) tasksOf(allocs []*cluster.Alloc) (all []reading) {
 	slices.SortFunc(allocs, func(a, b *cluster.Alloc) int {
 		return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID))
 	})
 	for _, a := range allocs {
-		group, _ := t.group(a, policies.FlowConPlace)
+		group, _ := p.group(a, policies.FlowConPlace)
 		for _, task := range group.Tasks {
 			all = append(all, reading{alloc: a, task: task})
 		}
@@ -69,17 +77,17 @@ func reporting(all []reading) (ids []string) {
 }
 
 // newlyStarted returns the movable allocations within the placement window.
-func (t *term) newlyStarted(c config.Config) (newlyStarted []*cluster.Alloc) {
+func (p *placer) newlyStarted(c config.Config) (newlyStarted []*cluster.Alloc) {
 	if !c.Placement.Enabled {
 		return nil
 	}
 	now := time.Now()
-	for id, a := range t.state.Allocs {
+	for id, a := range p.state.Allocs {
 		// Checked first: nearly all of up to 100,000 allocations are older.
-		if a.Started.IsZero() || now.Sub(a.Started) > c.Placement.Window || t.placed[id] {
+		if a.Started.IsZero() || now.Sub(a.Started) > c.Placement.Window || p.decided[id] {
 			continue
 		}
-		if _, ok := t.group(a, policies.FlowConPlace); ok {
+		if _, ok := p.group(a, policies.FlowConPlace); ok {
 			newlyStarted = append(newlyStarted, a)
 		}
 	}
@@ -88,34 +96,34 @@ func (t *term) newlyStarted(c config.Config) (newlyStarted []*cluster.Alloc) {
 
 // placeOne runs FlowCon's Algorithm 4 once for a newly started allocation, which moves if another
 // node is better by the margin.
-func (t *term) placeOne(c config.Config, id string, nodes map[string]Summary, all []nodeLoad, known []reading) {
-	a := t.state.Allocs[id]
+func (p *placer) placeOne(c config.Config, id string, nodes map[string]Summary, all []nodeLoad, known []reading) {
+	a := p.state.Allocs[id]
 	if a == nil {
 		return
 	}
-	if _, ok := t.group(a, policies.FlowConPlace); !ok {
+	if _, ok := p.group(a, policies.FlowConPlace); !ok {
 		return
 	}
 	summary, ok := nodes[a.Node]
 	if !ok || summary.Tasks == 0 || a.Started.After(summary.At) {
 		return // the node's summary predates the task
 	}
-	if closed := t.blocked(a, ""); closed != "" {
-		t.explainSkip(a, closed)
+	if closed := p.blocked(a, ""); closed != "" {
+		p.explainSkip(a, closed)
 		return
 	}
-	t.placed[id] = true
-	loads := t.candidatesOf(a, all)
+	p.decided[id] = true
+	loads := p.candidatesOf(a, all)
 	i := slices.IndexFunc(loads, func(l placement.Load) bool { return l.ID == a.Node })
 	if i < 0 {
 		return // the node has been removed
 	}
 	out := placement.Choose(loads, placement.Params{CapacityAware: c.Placement.CapacityAware})
-	if !better(c, out, loads[i], func(id string) placement.Load { return load(t.state.Nodes[id], nodes[id]) }) {
-		t.explainStay(a, "it has started, and stays: "+t.readable(out.Why))
+	if !better(c, out, loads[i], func(id string) placement.Load { return load(p.state.Nodes[id], nodes[id]) }) {
+		p.explainStay(a, "it has started, and stays: "+p.readable(out.Why))
 		return
 	}
-	t.startMove(c, a, out.Node, memory.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)}, known...)
+	p.startMove(c, a, out.Node, memory.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)}, known...)
 }
 
 // better reports whether the chosen node beats the task's own, counted without the task, by the
@@ -143,16 +151,16 @@ type nodeLoad struct {
 }
 
 // nodeLoads computes the loads of nodes, once for all placements of a pass.
-func (t *term) nodeLoads(ids []string, nodes map[string]Summary) []nodeLoad {
+func (p *placer) nodeLoads(ids []string, nodes map[string]Summary) []nodeLoad {
 	loads := make([]nodeLoad, 0, len(ids))
 	for _, id := range ids {
-		node := t.state.Nodes[id]
+		node := p.state.Nodes[id]
 		n, ok := nodes[id]
 		if node == nil || !ok {
 			continue
 		}
 		l := load(node, n)
-		l.Pending = t.startedSince(node, n.At)
+		l.Pending = p.startedSince(node, n.At)
 		loads = append(loads, nodeLoad{node, l})
 	}
 	return loads
@@ -160,27 +168,27 @@ func (t *term) nodeLoads(ids []string, nodes map[string]Summary) []nodeLoad {
 
 // candidatesOf returns the nodes on which the allocation may run: its own, counted without it, and
 // those that could take it.
-func (t *term) candidatesOf(a *cluster.Alloc, all []nodeLoad) []placement.Load {
-	group, _ := t.group(a, policies.FlowConPlace)
-	return t.candidates(t.state.Jobs[a.Job], group, a.Allocated, a.Node, all)
+func (p *placer) candidatesOf(a *cluster.Alloc, all []nodeLoad) []placement.Load {
+	group, _ := p.group(a, policies.FlowConPlace)
+	return p.candidates(p.state.Jobs[a.Job], group, a.Allocated, a.Node, all)
 }
 
 // candidates returns the nodes on which Nomad would place the group, as far as the shim knows, and
 // own, the node on which it already runs ("" if none). The next call reuses the slice.
-func (t *term) candidates(j *cluster.Job, g cluster.Group, asks cluster.Resources, own string, all []nodeLoad) []placement.Load {
-	loads := t.candidateBuf[:0]
+func (p *placer) candidates(j *cluster.Job, g cluster.Group, asks cluster.Resources, own string, all []nodeLoad) []placement.Load {
+	loads := p.buf[:0]
 	for _, n := range all {
 		l := n.load
 		switch {
 		case l.ID == own:
 			l.NL.Tasks = max(0, l.NL.Tasks-1)
-		case t.isRejected(j.Key, l.ID) || !t.feasible(n.node, j, g, asks):
+		case p.isRejected(j.Key, l.ID) || !p.feasible(n.node, j, g, asks):
 			continue
 		}
-		l.Pending = max(l.Pending, t.inbound[l.ID])
+		l.Pending = max(l.Pending, p.inbound[l.ID])
 		loads = append(loads, l)
 	}
-	t.candidateBuf = loads
+	p.buf = loads
 	return loads
 }
 
@@ -200,27 +208,9 @@ func load(node *cluster.Node, n Summary) placement.Load {
 	return placement.Load{ID: node.ID, PoolCores: node.PoolCores, NL: group("NL", ""), WL: group("WL"), CL: group("CL")}
 }
 
-// startedSince counts the tasks placed on the node since its summary was written.
-func (t *term) startedSince(node *cluster.Node, at time.Time) int {
-	driver := "ebbtide"
-	if !node.Drivers[driver] {
-		driver = "docker" // Ebbtide is installed as "docker"
-	}
-	begun := 0
-	for _, a := range t.state.On(node.ID) {
-		if a.Running && !a.Started.After(at) {
-			continue
-		}
-		if j := t.state.Jobs[a.Job]; j != nil && slices.Contains(j.Groups[a.Group].Drivers, driver) {
-			begun++
-		}
-	}
-	return begun
-}
-
 // release chooses nodes for held jobs (cluster.Hold), oldest first. After the hold timeout
 // Nomad places the job.
-func (t *term) release(c config.Config, held []*cluster.Job, all []nodeLoad) {
+func (p *placer) release(c config.Config, held []*cluster.Job, all []nodeLoad) {
 	if len(held) == 0 {
 		return
 	}
@@ -228,28 +218,28 @@ func (t *term) release(c config.Config, held []*cluster.Job, all []nodeLoad) {
 		return cmp.Or(a.Submitted.Compare(b.Submitted), strings.Compare(a.Key.Namespace, b.Key.Namespace), strings.Compare(a.Key.ID, b.Key.ID))
 	})
 	runs := make(map[cluster.JobKey]bool)
-	for _, a := range t.state.Allocs {
+	for _, a := range p.state.Allocs {
 		runs[a.Job] = true
 	}
 	for _, j := range held {
-		t.enqueue(func() {
-			if now := t.state.Jobs[j.Key]; t.busy[j.Key] || now != j {
-				t.urgent = t.urgent || now != nil && isHeld(now) // changed since the pass began
+		p.enqueue(func() {
+			if now := p.state.Jobs[j.Key]; p.busy[j.Key] || now != j {
+				p.urgent = p.urgent || now != nil && now.Held // changed since the pass began
 				return
 			}
 			overdue := time.Since(j.Submitted) > c.Placement.HoldTimeout
 			if runs[j.Key] {
-				t.releaseOne(c, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: "it is already running: it was registered again"}, overdue)
+				p.releaseOne(c, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: "it is already running: it was registered again"}, overdue)
 				return
 			}
-			b, out, err := t.chooseNode(c, j, all)
+			b, out, err := p.chooseNode(c, j, all)
 			switch {
 			case err != nil && overdue:
-				t.releaseOne(c, move.Place{}, j, holdExpired(c, err), overdue)
+				p.releaseOne(c, move.Place{}, j, holdExpired(c, err), overdue)
 			case err != nil:
-				t.explain(j.Key, "held: "+err.Error())
+				p.explain(j.Key, "held: "+err.Error())
 			default:
-				t.releaseOne(c, b, j, out, overdue)
+				p.releaseOne(c, b, j, out, overdue)
 			}
 		})
 	}
@@ -261,12 +251,12 @@ func holdExpired(c config.Config, err error) placement.Output {
 }
 
 // heldJobs returns the held jobs that can be released.
-func (t *term) heldJobs() (heldJobs []*cluster.Job) {
-	for key, j := range t.state.Jobs {
+func (p *placer) heldJobs() (heldJobs []*cluster.Job) {
+	for key, j := range p.state.Jobs {
 		switch {
-		case j.Stopped || t.busy[key] || !isHeld(j):
+		case j.Stopped || p.busy[key] || !j.Held:
 		case j.Template || j.Child:
-			t.explain(key, "it is held indefinitely: the shim cannot release periodic or parameterized jobs and their children; remove the constraint "+cluster.Hold)
+			p.explain(key, "it is held indefinitely: the shim cannot release periodic or parameterized jobs and their children; remove the constraint "+cluster.Hold)
 		default:
 			heldJobs = append(heldJobs, j)
 		}
@@ -274,18 +264,8 @@ func (t *term) heldJobs() (heldJobs []*cluster.Job) {
 	return heldJobs
 }
 
-// isHeld reports whether a group of the job is held for placement.
-func isHeld(j *cluster.Job) bool {
-	for _, g := range j.Groups {
-		if g.Held {
-			return true
-		}
-	}
-	return false
-}
-
 // chooseNode returns the node for a held job. If the result has no node, Nomad places it.
-func (t *term) chooseNode(c config.Config, j *cluster.Job, all []nodeLoad) (move.Place, placement.Output, error) {
+func (p *placer) chooseNode(c config.Config, j *cluster.Job, all []nodeLoad) (move.Place, placement.Output, error) {
 	anywhere := func(why string) (move.Place, placement.Output, error) {
 		return move.Place{}, placement.Output{Rule: placement.RuleNone, Why: why}, nil
 	}
@@ -305,62 +285,62 @@ func (t *term) chooseNode(c config.Config, j *cluster.Job, all []nodeLoad) (move
 	if len(all) == 0 {
 		return b, placement.Output{}, errors.New("there is no summary of any node")
 	}
-	if n := len(t.rejected[j.Key]); n >= maxAttempts {
+	if n := len(p.rejected[j.Key]); n >= maxAttempts {
 		return anywhere(fmt.Sprintf("Nomad would place it on none of the %d best nodes", n))
 	}
-	out := placement.Choose(t.candidates(j, group, group.Requested, "", all), placement.Params{CapacityAware: c.Placement.CapacityAware})
+	out := placement.Choose(p.candidates(j, group, group.Requested, "", all), placement.Params{CapacityAware: c.Placement.CapacityAware})
 	b.Node = out.Node
 	return b, out, nil
 }
 
 // releaseOne releases a held job to a node, or to Nomad's scheduler. A dry run only plans it.
-func (t *term) releaseOne(c config.Config, b move.Place, j *cluster.Job, out placement.Output, overdue bool) {
+func (p *placer) releaseOne(c config.Config, b move.Place, j *cluster.Job, out placement.Output, overdue bool) {
 	b.Namespace, b.Job = j.Key.Namespace, j.Key.ID
 	e := memory.Entry{
 		Time: time.Now(), Namespace: b.Namespace, Job: b.Job, Policy: policies.FlowConPlace, DryRun: c.DryRun,
-		Rule: out.Rule, Why: t.readable(out.Why), Scores: t.readable(text(out.Scores)),
+		Rule: out.Rule, Why: p.readable(out.Why), Scores: p.readable(text(out.Scores)),
 	}
 	if b.Node != "" {
-		e.To = t.name(b.Node)
-		t.inbound[b.Node]++
+		e.To = p.name(b.Node)
+		p.inbound[b.Node]++
 	}
-	t.busy[j.Key] = true
-	opts := t.options()
-	t.run(func() func() {
-		t.releaseSlots <- struct{}{}
-		defer func() { <-t.releaseSlots }()
+	p.busy[j.Key] = true
+	opts := p.options()
+	p.run(func() func() {
+		p.releases <- struct{}{}
+		defer func() { <-p.releases }()
 		node, alloc, rejection := b.Node, "", ""
 		var planErr, err error
 		if node != "" {
-			rejection, planErr = move.CheckPlacement(t.leading, t.nomad, b)
+			rejection, planErr = move.CheckPlacement(p.leading, p.nomad, b)
 		}
 		if planErr != nil && overdue {
 			out := holdExpired(c, planErr)
 			e.Rule, e.Why, e.Scores, e.To, b.Node, planErr = out.Rule, out.Why, "", "", "", nil
 		}
 		if planErr == nil && rejection == "" && !c.DryRun {
-			t.log.Info("releasing a held job", "job", e.Job, "namespace", e.Namespace, "to", e.To, "why", e.Why)
-			alloc, err = move.Release(t.leading, t.nomad, b, opts)
+			p.log.Info("releasing a held job", "job", e.Job, "namespace", e.Namespace, "to", e.To, "why", e.Why)
+			alloc, err = move.Release(p.leading, p.nomad, b, opts)
 		}
 		return func() {
-			delete(t.busy, j.Key)
-			t.doneInbound(node)
+			delete(p.busy, j.Key)
+			p.doneInbound(node)
 			switch {
 			case planErr != nil && !errors.Is(planErr, move.ErrNotHeld):
-				t.explain(j.Key, "held: "+planErr.Error())
+				p.explain(j.Key, "held: "+planErr.Error())
 			case rejection != "":
-				t.log.Debug("trying another node", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", rejection)
-				t.reject(j.Key, node)
-				t.urgent = true
+				p.log.Debug("trying another node", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", rejection)
+				p.reject(j.Key, node)
+				p.urgent = true
 			case planErr == nil:
-				t.released(j.Key, b.Node, e, alloc, err)
+				p.released(j.Key, b.Node, e, alloc, err)
 			}
 		}
 	})
 }
 
 // released applies a release's result.
-func (t *term) released(key cluster.JobKey, node string, e memory.Entry, alloc string, err error) {
+func (p *placer) released(key cluster.JobKey, node string, e memory.Entry, alloc string, err error) {
 	if errors.Is(err, move.ErrNotHeld) || errors.Is(err, move.ErrClaimed) {
 		return // this state was stale, or another process releases the job
 	}
@@ -368,23 +348,23 @@ func (t *term) released(key cluster.JobKey, node string, e memory.Entry, alloc s
 	switch {
 	case err != nil:
 		result, e.Error = "failed", err.Error()
-		t.log.Warn("cannot place a held job", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", err)
+		p.log.Warn("cannot place a held job", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", err)
 	case e.DryRun:
-		if result = "dry"; !t.explain(key, "held; would be placed: "+e.Why) {
+		if result = "dry"; !p.explain(key, "held; would be placed: "+e.Why) {
 			return
 		}
 	case node == "":
 		result = "released"
 	default:
-		t.placed[alloc] = true
+		p.decided[alloc] = true
 	}
 	e.NewAlloc = alloc
-	t.metrics.Moves.WithLabelValues(e.Policy, result).Inc()
+	p.metrics.Moves.WithLabelValues(e.Policy, result).Inc()
 	if err == nil && !e.DryRun {
-		delete(t.reasons, key)
+		delete(p.latest, key)
 	}
 	// A failure is retried, but recorded once.
-	if err == nil || t.explain(key, e.Error) {
-		t.journal.record(e)
+	if err == nil || p.explain(key, e.Error) {
+		p.journal.record(e)
 	}
 }

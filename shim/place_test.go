@@ -36,7 +36,7 @@ func TestCandidates_barred(t *testing.T) {
 	}
 	j := s.state.Jobs[a.Job]
 	best := func(own string) string {
-		return placement.Choose(s.candidates(j, j.Groups["train"], a.Allocated, own, s.nodeLoads(s.state.NodeIDs(), nodes)), placement.DefaultParams()).Node
+		return placement.Choose(s.placer.candidates(j, j.Groups["train"], a.Allocated, own, s.placer.nodeLoads(s.state.NodeIDs(), nodes)), placement.DefaultParams()).Node
 	}
 	must.Eq(t, "a", best(""))
 	for _, id := range []string{"b", "c", "d", "e", "f"} {
@@ -88,7 +88,7 @@ func TestLoads(t *testing.T) {
 	nodes := map[string]Summary{"a": growing(2, 0.2), "b": growing(1, 0.1)}
 	pending := func(own string) map[string]int {
 		out := map[string]int{}
-		for _, l := range s.candidates(j, group, a.Allocated, own, s.nodeLoads(s.state.NodeIDs(), nodes)) {
+		for _, l := range s.placer.candidates(j, group, a.Allocated, own, s.placer.nodeLoads(s.state.NodeIDs(), nodes)) {
 			out[l.ID] = l.NL.Tasks*10 + l.Pending
 		}
 		return out
@@ -121,13 +121,13 @@ func TestFind(t *testing.T) {
 	c := config.Default()
 	c.Placement.Enabled = true
 	job := func(change func(*cluster.Job)) *cluster.Job {
-		j := &cluster.Job{Key: cluster.JobKey{Namespace: "ml", ID: "vae"}, Groups: map[string]cluster.Group{"train": {Count: 1, Held: true}}}
+		j := &cluster.Job{Key: cluster.JobKey{Namespace: "ml", ID: "vae"}, Held: true, Groups: map[string]cluster.Group{"train": {Count: 1}}}
 		change(j)
 		return j
 	}
 	s, _ := small()
 	find := func(c config.Config, j *cluster.Job) string {
-		b, out, err := s.chooseNode(c, j, nil)
+		b, out, err := s.placer.chooseNode(c, j, nil)
 		must.NoError(t, err)
 		must.Eq(t, "", b.Node)
 		return out.Why
@@ -138,21 +138,19 @@ func TestFind(t *testing.T) {
 	must.StrContains(t, find(c, job(func(j *cluster.Job) { j.Groups["more"] = cluster.Group{} })), "it has 2 groups")
 	must.StrContains(t, find(c, job(func(j *cluster.Job) { j.Groups["train"] = cluster.Group{Count: 3} })), "group train has count 3")
 
-	_, _, err := s.chooseNode(c, job(func(*cluster.Job) {}), nil)
+	_, _, err := s.placer.chooseNode(c, job(func(*cluster.Job) {}), nil)
 	must.ErrorContains(t, err, "there is no summary of any node")
-	b, out, err := s.chooseNode(c, job(func(*cluster.Job) {}), s.nodeLoads(s.state.NodeIDs(), map[string]Summary{"a": growing(1, 0.1)}))
+	b, out, err := s.placer.chooseNode(c, job(func(*cluster.Job) {}), s.placer.nodeLoads(s.state.NodeIDs(), map[string]Summary{"a": growing(1, 0.1)}))
 	must.NoError(t, err)
 	must.Eq(t, "", b.Node)
 	must.Eq(t, placement.RuleNone, out.Rule, must.Sprint("no node is feasible"))
 	for _, id := range []string{"a", "b", "c", "d", "e"} {
 		s.reject(cluster.JobKey{Namespace: "ml", ID: "vae"}, id)
 	}
-	_, out, err = s.chooseNode(c, job(func(*cluster.Job) {}), s.nodeLoads(s.state.NodeIDs(), map[string]Summary{"a": growing(1, 0.1)}))
+	_, out, err = s.placer.chooseNode(c, job(func(*cluster.Job) {}), s.placer.nodeLoads(s.state.NodeIDs(), map[string]Summary{"a": growing(1, 0.1)}))
 	must.NoError(t, err)
 	must.Eq(t, "Nomad would place it on none of the 5 best nodes", out.Why)
 
-	must.True(t, isHeld(job(func(*cluster.Job) {})))
-	must.False(t, isHeld(job(func(j *cluster.Job) { j.Groups["train"] = cluster.Group{} })))
 }
 
 // A trainer that has not reported may not have its signal handler yet.

@@ -26,7 +26,8 @@ type Preview struct{ term *term }
 // NewPreview returns a Preview, which only reads state. jobs is the jobs' memory.
 func NewPreview(client *api.Client, state *cluster.State, jobs map[cluster.JobKey]memory.Job) Preview {
 	t := New(config.Default(), client, "", hclog.NewNullLogger()).term(context.Background(), move.API{Client: client}, memory.Store{}, func() error { return nil })
-	t.state, t.journal.jobs = state, jobs
+	t.state.Replace(state)
+	t.journal.jobs = jobs
 	return Preview{t}
 }
 
@@ -41,12 +42,12 @@ func (p Preview) Summaries(ctx context.Context) map[string]Summary {
 // Placing computes the nodes' loads once and returns a function that chooses a node for one
 // allocation and builds its entry.
 func (p Preview) Placing(c config.Config, nodes map[string]Summary) func(*cluster.Alloc) (placement.Output, memory.Entry) {
-	loads := p.term.nodeLoads(p.term.state.NodeIDs(), nodes)
+	loads := p.term.placer.nodeLoads(p.term.state.NodeIDs(), nodes)
 	return func(a *cluster.Alloc) (placement.Output, memory.Entry) { return p.place(c, a, loads) }
 }
 
 func (p Preview) place(c config.Config, a *cluster.Alloc, loads []nodeLoad) (placement.Output, memory.Entry) {
-	out := placement.Choose(p.term.candidatesOf(a, loads), placement.Params{CapacityAware: c.Placement.CapacityAware})
+	out := placement.Choose(p.term.placer.candidatesOf(a, loads), placement.Params{CapacityAware: c.Placement.CapacityAware})
 	return out, memory.Entry{
 		Policy: policies.FlowConPlace, Alloc: a.ID, From: p.term.name(a.Node), To: p.term.name(out.Node),
 		Rule: out.Rule, Why: p.term.readable(out.Why), Scores: p.term.readable(text(out.Scores)),
@@ -56,7 +57,7 @@ func (p Preview) place(c config.Config, a *cluster.Alloc, loads []nodeLoad) (pla
 // Rebalance returns the allocations to be moved, including those whose target could not take them.
 func (p Preview) Rebalance(now time.Time, nodes map[string]Summary) (rebalance.Output, error) {
 	in, byTask := rebalance.Input{NowS: seconds(now)}, make(map[string]*cluster.Alloc)
-	p.term.rebalanceInput(config.Config{}, p.term.state.NodeIDs(), nodes, &in, byTask)
+	p.term.rebalancer.rebalanceInput(config.Config{}, p.term.state.NodeIDs(), nodes, &in, byTask)
 	if err := in.Validate(); err != nil {
 		return rebalance.Output{}, fmt.Errorf("rebalancing: %w", err)
 	}

@@ -18,8 +18,9 @@ const ownerPrefix = "ebbtide shim on "
 
 const readInterval = 10 * time.Second
 
-// recovery tracks moves whose process has ended.
+// recovery finishes moves whose process has ended.
 type recovery struct {
+	*term
 	watch   move.Watch // detects abandoned claims
 	readAt  time.Time
 	reading bool                      // a read is in progress
@@ -27,65 +28,65 @@ type recovery struct {
 }
 
 // recover finishes abandoned moves and unbinds jobs that are bound without a record.
-func (t *term) recover() {
-	if t.reading || time.Since(t.readAt) < readInterval || t.now().DryRun {
+func (r *recovery) recover() {
+	if r.reading || time.Since(r.readAt) < readInterval || r.now().DryRun {
 		return
 	}
-	t.reading, t.readAt = true, time.Now()
+	r.reading, r.readAt = true, time.Now()
 	// Read before the records: a move writes its record before it binds the job.
 	bound := make(map[cluster.JobKey]string)
-	for key, j := range t.state.Jobs {
+	for key, j := range r.state.Jobs {
 		if group := j.Bound(); group != "" && !j.Dead { // a completed batch job stays bound
 			bound[key] = group
 		}
 	}
-	t.run(func() func() {
-		ctx, cancel := context.WithTimeout(t.leading, queryTimeout)
+	r.run(func() func() {
+		ctx, cancel := context.WithTimeout(r.leading, queryTimeout)
 		defer cancel()
-		records, err := t.claims.List(ctx)
+		records, err := r.claims.List(ctx)
 		return func() {
-			t.reading = false
-			if t.leading.Err() != nil {
+			r.reading = false
+			if r.leading.Err() != nil {
 				return
 			}
 			if err != nil {
-				t.log.Warn("cannot read the records of moves", "error", err)
+				r.log.Warn("cannot read the records of moves", "error", err)
 				return
 			}
-			t.takeOver(records, bound)
+			r.takeOver(records, bound)
 		}
 	})
 }
 
-func (t *term) takeOver(records []move.Record, bound map[cluster.JobKey]string) {
-	abandoned := t.watch.Abandoned(records)
-	for _, r := range records {
-		delete(bound, jobOf(r))
-		if strings.HasPrefix(r.Owner, ownerPrefix) && !t.busy[jobOf(r)] {
-			abandoned = append(abandoned, r)
+func (r *recovery) takeOver(records []move.Record, bound map[cluster.JobKey]string) {
+	abandoned := r.watch.Abandoned(records)
+	for _, rec := range records {
+		delete(bound, jobOf(rec))
+		if strings.HasPrefix(rec.Owner, ownerPrefix) && !r.busy[jobOf(rec)] {
+			abandoned = append(abandoned, rec)
 		}
 	}
-	for _, r := range abandoned {
-		t.withJob(jobOf(r), func(ctx context.Context) (func(), error) {
-			t.log.Info("finishing an abandoned move", "job", r.Job, "namespace", r.Namespace, "move", r.ID, "phase", string(r.Phase), "owner", r.Owner)
-			res, err := move.Recover(ctx, t.nomad, r, t.options())
+	for _, rec := range abandoned {
+		r.withJob(jobOf(rec), func(ctx context.Context) (func(), error) {
+			r.log.Info("finishing an abandoned move", "job", rec.Job, "namespace", rec.Namespace, "move", rec.ID, "phase", string(rec.Phase), "owner", rec.Owner)
+			res, err := move.Recover(ctx, r.nomad, rec, r.options())
 			if err == nil {
-				t.log.Info("finished an abandoned move", "job", r.Job, "namespace", r.Namespace, "move", r.ID, "phase", string(res.Phase))
+				r.log.Info("finished an abandoned move", "job", rec.Job, "namespace", rec.Namespace, "move", rec.ID, "phase", string(res.Phase))
 			}
 			return nil, err
 		})
 	}
-	t.metrics.Orphans.Set(float64(len(bound)))
+	r.metrics.Orphans.Set(float64(len(bound)))
 	for key, group := range bound {
-		j := t.state.Jobs[key]
-		if j == nil || t.unbound[key] == j.Index {
+		j := r.state.Jobs[key]
+		if j == nil || r.unbound[key] == j.Index {
 			continue
 		}
 		index := j.Index
-		t.withJob(key, func(ctx context.Context) (func(), error) {
-			said, err := move.Unbind(ctx, t.nomad, key.Namespace, key.ID, group, t.options())
+		r.withJob(key, func(ctx context.Context) (func(), error) {
+			said, err := move.Unbind(ctx, r.nomad, key.Namespace, key.ID, group, r.options())
 			// A completed job stays bound; do not retry at this index.
-			return func() { t.unbound[key] = index; t.explain(key, said) }, err
+			return func() { r.unbound[key] = index; r.explain(key, said) }, err
 		})
 	}
 }

@@ -70,8 +70,8 @@ func TestTerm_recover(t *testing.T) {
 	term.nomad, term.claims, term.state = b, b, state
 	term.busy[cluster.JobKey{Namespace: "ml", ID: "ours"}] = true
 	for range 2 {
-		term.readAt = term.readAt.AddDate(-1, 0, 0)
-		term.recover()
+		term.recovery.readAt = term.recovery.readAt.AddDate(-1, 0, 0)
+		term.recovery.recover()
 		term.drain()
 	}
 	must.Eq(t, []string{"1 by " + ownerPrefix + "me", "1 by " + ownerPrefix + "me"}, b.taken)
@@ -79,11 +79,11 @@ func TestTerm_recover(t *testing.T) {
 	must.Eq(t, 1, testutil.ToFloat64(term.metrics.Orphans), must.Sprint("a completed job stays bound"))
 	must.MapLen(t, 1, term.busy)
 
-	term.readAt = term.readAt.AddDate(-1, 0, 0)
+	term.recovery.readAt = term.recovery.readAt.AddDate(-1, 0, 0)
 	term.claims = failing{b}
-	term.recover()
+	term.recovery.recover()
 	term.drain()
-	must.False(t, term.reading)
+	must.False(t, term.recovery.reading)
 }
 
 type failing struct{ move.Claims }

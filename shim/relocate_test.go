@@ -48,7 +48,7 @@ func TestRelocatable(t *testing.T) {
 	more := *a
 	more.ID, more.Allocated = "late", cluster.Resources{}
 	s.state = cluster.FromListing(cluster.Listing{Nodes: []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}, Jobs: jobs, Allocs: []*cluster.Alloc{a, &more}})
-	must.True(t, s.anyMovable())
+	must.True(t, s.relocator.anyMovable())
 	said := status.Status{Fair: status.Fair{RemainingCPUS: 400, CapCores: 2, Finish: time.Now().Add(300 * time.Second)}}
 	s.nomad = says{statuses: map[string]status.Status{"alloc": said}}
 	sums := map[string]Summary{
@@ -61,7 +61,7 @@ func TestRelocatable(t *testing.T) {
 		{ID: "a", PoolCores: 4, LeftCPUS: 700, Known: 2, Unknown: 1}, {ID: "b", PoolCores: 4, Unknown: 1},
 	}, in.Nodes)
 
-	all, to := s.relocatable(in.Nodes)
+	all, to := s.relocator.relocatable(in.Nodes)
 	must.Len(t, 2, all)
 	s.read(all)
 	in.Tasks = measured(all, to)
@@ -73,8 +73,8 @@ func TestRelocatable(t *testing.T) {
 	must.Eq(t, "alloc", relocate.Decide(in).Task)
 
 	in.Nodes[1].Unknown = 10
-	all, _ = s.relocatable(in.Nodes)
+	all, _ = s.relocator.relocatable(in.Nodes)
 	must.SliceEmpty(t, all, must.Sprint("no node has less than half as much to do"))
 	s.state.Jobs[a.Job].Stopped = true
-	must.False(t, s.anyMovable())
+	must.False(t, s.relocator.anyMovable())
 }

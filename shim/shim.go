@@ -22,7 +22,6 @@ import (
 	"github.com/ebbtide/ebbtide/shim/leader"
 	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
-	"github.com/ebbtide/ebbtide/shim/placement"
 	"github.com/ebbtide/ebbtide/shim/stream"
 	"github.com/ebbtide/ebbtide/shim/web"
 	"github.com/ebbtide/ebbtide/webui"
@@ -140,54 +139,43 @@ func (s *Shim) setDisconnected(problem bool) {
 	s.metrics.Connected.Set(connected)
 }
 
-// term is one period of leadership. Its loop owns all fields and never blocks: anything slow runs
-// in the background.
+// term is one period of leadership: what its parts share. The loop owns all fields.
 type term struct {
 	*Shim
-	*background
-	leading context.Context // until the end of the term; moves outlive the event stream
-	nomad   move.Nomad
-	claims  move.Claims
-
-	updates  chan func() // changes of the cluster, applied by the loop
-	state    *cluster.State
-	synced   bool // state is current
+	*loop
+	nomad    move.Nomad
+	claims   move.Claims
 	jobsRead bool // job memory has been read; owned by follow
 
+	view
 	surveyor *surveyor
+	nodes    map[string]Summary // latest summaries
 	journal  *journal
-	*transfers
-	recovery
+	reasons
 	operatorState
+	lastReport  memory.Report
+	signalSlots chan struct{} // limits concurrent signals
 
-	nodes        map[string]Summary // latest summaries
-	steps        []func()           // steps of the decisions in progress
-	deciding     int                // decisions in the background
-	urgent       bool               // a job is held, or a policy retries
-	lastReport   memory.Report
-	longestStep  time.Duration // longest step of the loop
-	signalSlots  chan struct{} // limits concurrent signals
-	releaseSlots chan struct{} // limits concurrent releases
-
-	placed       map[string]bool // allocations whose placement has been decided
-	reasons      map[cluster.JobKey]reason
-	relocation   schedule
-	rebalancing  schedule
-	explaining   schedule
-	candidateBuf []placement.Load // reused by candidates
+	recovery   *recovery
+	placer     *placer
+	migrator   *migrator
+	rebalancer *rebalancer
+	relocator  *relocator
 }
 
 func (s *Shim) term(leading context.Context, nomad move.Nomad, store memory.Store, held func() error) *term {
-	e := newBackground()
-	return &term{
-		Shim: s, background: e, leading: leading, nomad: fenced{nomad, held}, claims: memory.Claims{Store: store},
-		updates: make(chan func()), state: cluster.New(),
-		surveyor:  &surveyor{nomad: move.API{Client: s.client}, log: s.log, sources: make(map[string]source), noStatus: make(map[string]time.Time)},
-		journal:   newJournal(leading, e, store, held, s.log),
-		transfers: newTransfers(s.now().Limits), recovery: recovery{unbound: make(map[cluster.JobKey]uint64)},
-		signalSlots: make(chan struct{}, maxParallel), releaseSlots: make(chan struct{}, maxParallel),
-		placed: make(map[string]bool), reasons: make(map[cluster.JobKey]reason),
+	l, v := newLoop(leading), view{cluster.New(), newTransfers(s.now().Limits)}
+	t := &term{
+		Shim: s, loop: l, nomad: fenced{nomad, held}, claims: memory.Claims{Store: store}, view: v,
+		surveyor:    &surveyor{nomad: move.API{Client: s.client}, log: s.log, sources: make(map[string]source), noStatus: make(map[string]time.Time)},
+		journal:     newJournal(leading, l.background, store, held, s.log),
+		reasons:     reasons{cluster: v, out: s.log, latest: make(map[cluster.JobKey]reason)},
+		signalSlots: make(chan struct{}, maxParallel),
 	}
+	t.recovery = &recovery{term: t, unbound: make(map[cluster.JobKey]uint64)}
+	t.placer = &placer{term: t, decided: make(map[string]bool), releases: make(chan struct{}, maxParallel)}
+	t.migrator, t.rebalancer, t.relocator = &migrator{t}, &rebalancer{term: t}, &relocator{term: t}
+	return t
 }
 
 // lead leads until ctx ends, then reverts moves in progress while it still holds the lock.
@@ -207,79 +195,10 @@ func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 	}()
 	defer t.drain()
 	t.run(func() func() { t.follow(ctx); return nil })
-	return t.loop(ctx)
-}
-
-// loop runs steps sequentially until ctx ends.
-func (t *term) loop(ctx context.Context) error {
-	due := time.NewTimer(t.now().Interval)
-	defer due.Stop()
-	expedited := false // the next pass was expedited
-	always := make(chan struct{})
-	close(always)
-	for {
-		if t.urgent && !expedited {
-			expedited = true
-			due.Reset(min(expediteDelay, t.now().Interval))
-		}
-		var ready chan struct{}
-		if len(t.steps) > 0 {
-			ready = always
-		}
-		var step func()
-		kind := ""
-		select {
-		case step = <-t.updates:
-			kind = "news"
-		case then := <-t.results:
-			step, kind = func() { t.complete(then) }, "errand"
-		case <-ready:
-			step, kind = t.steps[0], "agenda"
-			t.steps = t.steps[1:]
-		case <-due.C:
-			expedited = false
-			due.Reset(t.now().Interval)
-			step, kind = t.reconcile, "look"
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		begun := time.Now()
-		step()
-		if took := time.Since(begun); took > t.longestStep {
-			t.longestStep = took
-			t.metrics.LongestStep.Set(took.Seconds())
-			t.log.Debug("longest step so far", "kind", kind, "took", took)
-		}
-	}
-}
-
-// expediteDelay is the delay of an expedited pass; requests during it share the pass.
-const expediteDelay = 250 * time.Millisecond
-
-func (t *term) enqueue(do func()) { t.steps = append(t.steps, do) }
-
-// fetch runs do in the background and its result on the loop, unless the cluster's state has been
-// lost meanwhile.
-func (t *term) fetch(do func() (then func())) {
-	t.deciding++
-	t.run(func() func() {
-		then := do()
-		return func() {
-			t.deciding--
-			if t.synced && t.leading.Err() == nil {
-				then()
-			}
-		}
+	return t.serve(ctx, func() time.Duration { return t.now().Interval }, t.reconcile, func(kind string, took time.Duration) {
+		t.metrics.LongestStep.Set(took.Seconds())
+		t.log.Debug("longest step so far", "kind", kind, "took", took)
 	})
-}
-
-func (t *term) post(ctx context.Context, what func()) error {
-	select {
-	case t.updates <- what:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // follow keeps the loop's state current until ctx ends.
@@ -352,7 +271,7 @@ func (t *term) listen(ctx context.Context) error {
 func (t *term) listed(state *cluster.State, jobs map[cluster.JobKey]memory.Job) {
 	t.state.Replace(state)
 	for _, j := range t.state.Jobs {
-		t.urgent = t.urgent || !j.Stopped && isHeld(j)
+		t.urgent = t.urgent || !j.Stopped && j.Held
 	}
 	if jobs != nil {
 		t.journal.jobs = jobs
@@ -372,7 +291,7 @@ func (t *term) apply(events []stream.Event) {
 		}
 		if changed && e.Topic == api.TopicJob {
 			j := t.state.Jobs[cluster.JobKey{Namespace: e.Namespace, ID: e.Key}]
-			t.urgent = t.urgent || j != nil && isHeld(j)
+			t.urgent = t.urgent || j != nil && j.Held
 		}
 		if a := t.state.Allocs[e.Key]; changed && a != nil && a.Running && (was == nil || !was.Running) {
 			t.sendHistory(a)

@@ -100,7 +100,7 @@ func (t *term) startMove(c config.Config, a *cluster.Alloc, to string, e memory.
 	if c.DryRun {
 		opts.Report = func(move.Phase, string) {}
 	} else {
-		delete(t.reasons, a.Job)
+		delete(t.latest, a.Job)
 		t.log.Info("moving", "policy", e.Policy, "why", e.Why, "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "from", e.From, "to", e.To)
 		f.end = t.gate.Begin(time.Now(), a.Job, a.Node, to)
 		t.metrics.InFlight.Inc()
@@ -242,19 +242,19 @@ func (t *term) finish(c config.Config, f transfer) {
 // retryElsewhere makes the policy choose another node.
 func (t *term) retryElsewhere(a *cluster.Alloc, node, policy string) {
 	t.reject(a.Job, node)
-	delete(t.placed, a.ID)
+	delete(t.placer.decided, a.ID)
 	switch policy {
 	case policies.Relocate:
-		t.relocation.retryNow()
+		t.relocator.retryNow()
 	case policies.SpeConRebalance:
-		t.rebalancing.retryNow()
+		t.rebalancer.retryNow()
 	}
 	t.urgent = true
 }
 
 // recordDryRun records what a dry run would have moved.
 func (t *term) recordDryRun(c config.Config, key cluster.JobKey, e memory.Entry) {
-	if e.Policy == policies.Relocate && !t.setReason(hclog.Info, key, reason{text: "would be moved to " + e.To, alloc: e.Alloc}) {
+	if e.Policy == policies.Relocate && !t.set(hclog.Info, key, reason{text: "would be moved to " + e.To, alloc: e.Alloc}) {
 		return // already recorded; relocate decides it again on each pass
 	}
 	t.metrics.Moves.WithLabelValues(e.Policy, "dry").Inc()

@@ -57,6 +57,7 @@ type Job struct {
 	Dead        bool          // nothing was running or pending when the job was read
 	Template    bool          // periodic or parameterized
 	Child       bool          // created from a template; must not be registered
+	Held        bool          // a group is held for placement (Hold)
 	Migrates    []string      // policies that the job's meta allows to move it
 	Cooldown    time.Duration // minimum time between two moves, from the job's meta
 	Datacenters []string      // patterns
@@ -80,8 +81,6 @@ type Group struct {
 	Count int
 	// Movable means that all tasks run under Ebbtide and save their state.
 	Movable bool
-	// Held means that the group is held for placement (Hold).
-	Held bool
 	// Bound means that the group is bound for a move (Mark).
 	Bound bool
 	// Tasks are names; Drivers are required of a node. Engine is that of tasks with driver

@@ -69,9 +69,9 @@ func TestState_Apply(t *testing.T) {
 	vae := JobKey{"ml", "vae"}
 	apply(t, s, true, event(api.TopicJob, "JobRegistered", 6, fmt.Sprintf(jobText, 6)))
 	must.Eq(t, &Job{
-		Key: vae, Type: "batch", Migrates: optin.All(), Datacenters: []string{"*"}, Pool: "default", Submitted: time.Unix(0, 5000), Index: 6,
+		Key: vae, Type: "batch", Held: true, Migrates: optin.All(), Datacenters: []string{"*"}, Pool: "default", Submitted: time.Unix(0, 5000), Index: 6,
 		Groups: map[string]Group{
-			"train": {Count: 1, Movable: true, Held: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Engine: "docker", Requested: Resources{100, 64, 300}},
+			"train": {Count: 1, Movable: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Engine: "docker", Requested: Resources{100, 64, 300}},
 			"other": {Count: 2, Tasks: []string{"x"}, Drivers: []string{"ebbtide"}, Engine: "exec"},
 		},
 	}, s.Jobs[vae])

@@ -122,18 +122,19 @@ func (w WireJob) job() *Job {
 		Key: JobKey{w.Namespace, w.ID}, Type: w.Type, Stopped: w.Stop, Dead: w.Status == "dead", Datacenters: w.Datacenters, Pool: w.NodePool,
 		Child:    w.ParentID != "" || w.Dispatched,
 		Template: !w.Dispatched && w.ParentID == "" && (w.Periodic != nil || w.ParameterizedJob != nil),
-		Groups:   make(map[string]Group, len(w.TaskGroups)), Submitted: time.Unix(0, w.SubmitTime), Index: w.ModifyIndex,
+		Groups:   make(map[string]Group, len(w.TaskGroups)), Held: held(w.Constraints), Submitted: time.Unix(0, w.SubmitTime), Index: w.ModifyIndex,
 	}
 	// The driver rejects invalid values.
 	j.Migrates, _ = optin.Policies(w.Meta[optin.Migrate])
 	j.Cooldown, _ = optin.ReadCooldown(w.Meta[optin.Cooldown])
 	for _, g := range w.TaskGroups {
-		group := Group{Count: g.Count, Movable: true, Held: held(w.Constraints) || held(g.Constraints), Bound: bound(g.Constraints)}
+		group := Group{Count: g.Count, Movable: true, Bound: bound(g.Constraints)}
+		j.Held = j.Held || held(g.Constraints)
 		if g.EphemeralDisk != nil {
 			group.Requested.DiskMB = g.EphemeralDisk.SizeMB
 		}
 		for _, t := range g.Tasks {
-			group.Held = group.Held || held(t.Constraints)
+			j.Held = j.Held || held(t.Constraints)
 			if t.Lifecycle != nil {
 				continue
 			}

@@ -336,26 +336,11 @@ func freezeBriefly(ctx context.Context, nomad Nomad, job *api.Job, group string)
 		if state.State != "running" {
 			return f, false, errTransition
 		}
-		sent := time.Now()
-		if err := nomad.Signal(ctx, alloc, t.Name, signalFreeze); err != nil {
-			return f, false, fmt.Errorf("task %s: %w", t.Name, err)
+		if err := f.keep(ctx, t.Name, signalFreeze, savingOf(t).lease); err != nil {
+			return f, false, err
 		}
-		lease := savingOf(t).lease
-		f.setUntil(t.Name, sent.Add(lease))
-		f.add(t.Name, lease)
 	}
 	return f, false, nil
-}
-
-func (f *freeze) names() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var names []string
-	for name := range f.until {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 // latest returns the newest of the matching allocations, nil if there is none.

@@ -23,42 +23,70 @@ type freeze struct {
 	alloc *api.Allocation
 
 	mu     sync.Mutex
-	until  map[string]time.Time // by task: certainly frozen until then
+	tasks  map[string]lease
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
 	ctx    context.Context // of the renewals
 }
 
+type lease struct {
+	length time.Duration
+	until  time.Time // the task is certainly frozen until then
+}
+
 // newFreeze returns a freeze without tasks. Its renewals outlive ctx; stop ends them.
 func newFreeze(ctx context.Context, nomad Nomad, alloc *api.Allocation) *freeze {
-	f := &freeze{nomad: nomad, alloc: alloc, until: make(map[string]time.Time)}
+	f := &freeze{nomad: nomad, alloc: alloc, tasks: make(map[string]lease)}
 	f.ctx, f.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return f
 }
 
-func (f *freeze) add(task string, lease time.Duration) {
+// keep starts a task's lease by a signal that freezes the task, or that renews its freeze, and keeps
+// the lease renewed.
+func (f *freeze) keep(ctx context.Context, task, signal string, length time.Duration) error {
+	if err := f.signal(ctx, task, signal, length); err != nil {
+		return err
+	}
 	f.wait.Go(func() {
-		every(f.ctx, lease/3, func() {
-			ctx, cancel := context.WithTimeout(f.ctx, max(lease/3, time.Second))
+		every(f.ctx, length/3, func() {
+			ctx, cancel := context.WithTimeout(f.ctx, max(length/3, time.Second))
 			defer cancel()
-			_ = f.renew(ctx, task, lease) // retried at the next tick; frozenUntil reports the expiry
+			_ = f.signal(ctx, task, signalRenew, length) // retried at the next tick; frozenUntil reports the expiry
 		})
 	})
-}
-
-func (f *freeze) renew(ctx context.Context, task string, lease time.Duration) error {
-	sent := time.Now()
-	if err := f.nomad.Signal(ctx, f.alloc, task, signalRenew); err != nil {
-		return fmt.Errorf("task %s: %w", task, err)
-	}
-	f.setUntil(task, sent.Add(lease))
 	return nil
 }
 
-func (f *freeze) setUntil(task string, until time.Time) {
+func (f *freeze) signal(ctx context.Context, task, signal string, length time.Duration) error {
+	sent := time.Now()
+	if err := f.nomad.Signal(ctx, f.alloc, task, signal); err != nil {
+		return fmt.Errorf("task %s: %w", task, err)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.until[task] = until
+	f.tasks[task] = lease{length, sent.Add(length)}
+	return nil
+}
+
+// renew renews the leases of all tasks before the first ends.
+func (f *freeze) renew(ctx context.Context) error {
+	ctx, cancel := f.within(ctx)
+	defer cancel()
+	for _, task := range f.names() {
+		f.mu.Lock()
+		length := f.tasks[task].length
+		f.mu.Unlock()
+		if err := f.signal(ctx, task, signalRenew, length); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *freeze) names() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Sorted(maps.Keys(f.tasks))
 }
 
 // frozenUntil is the time until which all tasks are certainly frozen.
@@ -66,9 +94,9 @@ func (f *freeze) frozenUntil() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var least time.Time
-	for _, until := range f.until {
-		if least.IsZero() || until.Before(least) {
-			least = until
+	for _, l := range f.tasks {
+		if least.IsZero() || l.until.Before(least) {
+			least = l.until
 		}
 	}
 	return least

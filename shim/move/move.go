@@ -357,10 +357,9 @@ func (m *mover) save(ctx context.Context) error {
 			return err
 		}
 		// The status does not say when the driver froze it; a renewal starts a known lease.
-		if err := m.frozen.renew(ctx, t.Name, saving.lease); err != nil {
+		if err := m.frozen.keep(ctx, t.Name, signalRenew, saving.lease); err != nil {
 			return err
 		}
-		m.frozen.add(t.Name, saving.lease)
 		m.done(PhaseSave, "task %s has saved %s, %d bytes, and is frozen", t.Name, t.Path, t.Bytes)
 	}
 	m.frozenAt = time.Now()
@@ -463,7 +462,7 @@ func (m *mover) bind(ctx context.Context) error {
 		}
 	}
 	// Nomad's stop must not outlast the lease.
-	if err := m.renewAll(ctx); err != nil {
+	if err := m.frozen.renew(ctx); err != nil {
 		return err
 	}
 	if err := m.stillRunning(ctx); err != nil {
@@ -479,17 +478,6 @@ func (m *mover) bind(ctx context.Context) error {
 	return m.detached(ctx, func(ctx context.Context) error {
 		return m.claim.update(ctx, func(r *Record) { r.Phase, r.After = PhaseWait, index })
 	})
-}
-
-func (m *mover) renewAll(ctx context.Context) error {
-	ctx, cancel := m.frozen.within(ctx)
-	defer cancel()
-	for _, t := range m.result.Tasks {
-		if err := m.frozen.renew(ctx, t.Name, savingOf(taskOf(m.job.LookupTaskGroup(m.alloc.TaskGroup), t.Name)).lease); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (m *mover) until(ctx context.Context, what string, ok func() (bool, error)) error {

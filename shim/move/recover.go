@@ -82,11 +82,7 @@ func (m *mover) load(ctx context.Context) error {
 	var errs []error
 	for _, t := range r.Tasks {
 		lease := savingOf(taskOf(m.job.LookupTaskGroup(r.Group), t.Name)).lease
-		if err := m.frozen.renew(ctx, t.Name, lease); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		m.frozen.add(t.Name, lease)
+		errs = append(errs, m.frozen.keep(ctx, t.Name, signalRenew, lease))
 	}
 	if err := errors.Join(errs...); err != nil {
 		m.opts.Report(m.result.Phase, "it is no longer frozen: "+err.Error())
