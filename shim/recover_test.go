@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/document"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
@@ -46,11 +47,11 @@ func (b *books) Read(context.Context, string, string) (move.Record, error) {
 	return move.Record{}, nil
 }
 
-func (b *books) Job(_ context.Context, _, id string) (*api.Job, error) {
+func (b *books) Job(_ context.Context, _, id string) (*document.Job, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.read = append(b.read, id)
-	return &api.Job{ID: &id}, nil
+	return &document.Job{Job: &api.Job{ID: &id}}, nil
 }
 
 // The leader takes over other shims' claims at once, those of living processes never, and

@@ -19,6 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/document"
 	"github.com/ebbtide/ebbtide/shim/leader"
 	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
@@ -330,7 +331,7 @@ type fenced struct {
 	held func() error
 }
 
-func (f fenced) Register(ctx context.Context, job *api.Job) (*api.JobRegisterResponse, error) {
+func (f fenced) Register(ctx context.Context, job *document.Job) (*api.JobRegisterResponse, error) {
 	if err := f.held(); err != nil {
 		return nil, fmt.Errorf("registering job %s: %w", *job.ID, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"path"
 	"strings"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/allocfs"
+	"github.com/ebbtide/ebbtide/shim/document"
 )
 
 // API implements Nomad over its HTTP API.
@@ -46,9 +48,9 @@ func (a API) Allocations(ctx context.Context, namespace, job string) ([]*api.All
 	return stubs, nil
 }
 
-func (a API) Job(ctx context.Context, namespace, id string) (*api.Job, error) {
-	job, _, err := a.Client.Jobs().Info(id, query(ctx, namespace))
-	if err != nil {
+func (a API) Job(ctx context.Context, namespace, id string) (*document.Job, error) {
+	job := new(document.Job)
+	if _, err := a.Client.Raw().Query("/v1/job/"+url.PathEscape(id), job, query(ctx, namespace)); err != nil {
 		return nil, fmt.Errorf("reading job %s: %w", id, err)
 	}
 	return job, nil
@@ -74,8 +76,13 @@ func (a API) Reach(ctx context.Context, node string) error {
 	return nil
 }
 
-func (a API) Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, error) {
-	plan, _, err := a.Client.Jobs().PlanOpts(job, &api.PlanOptions{}, write(ctx, job))
+func (a API) Plan(ctx context.Context, job *document.Job) (*api.JobPlanResponse, error) {
+	request := struct {
+		Job  *document.Job
+		Diff bool
+	}{job, true}
+	plan := new(api.JobPlanResponse)
+	_, err := a.Client.Raw().Write("/v1/job/"+url.PathEscape(*job.ID)+"/plan", request, plan, write(ctx, job))
 	switch {
 	case err == nil:
 		return plan, nil
@@ -93,30 +100,41 @@ func identityRefused(err error) bool {
 }
 
 // Register implements Nomad. It keeps the job's submission, which the UI shows.
-func (a API) Register(ctx context.Context, job *api.Job) (*api.JobRegisterResponse, error) {
-	opts := &api.RegisterOptions{EnforceIndex: true, ModifyIndex: *job.JobModifyIndex}
+func (a API) Register(ctx context.Context, job *document.Job) (*api.JobRegisterResponse, error) {
+	failed := func(err error) (*api.JobRegisterResponse, error) {
+		return nil, fmt.Errorf("registering job %s: %w", *job.ID, err)
+	}
+	if err := checkEdits(job); err != nil {
+		return failed(err)
+	}
+	request := struct {
+		Job            *document.Job
+		EnforceIndex   bool
+		JobModifyIndex uint64
+		Submission     *api.JobSubmission
+	}{Job: job, EnforceIndex: true, JobModifyIndex: *job.JobModifyIndex}
 	if job.Version != nil {
 		if source, _, err := a.Client.Jobs().Submission(*job.ID, int(*job.Version), query(ctx, text(job.Namespace))); err == nil {
-			opts.Submission = source
+			request.Submission = source
 		}
 	}
-	resp, _, err := a.Client.Jobs().RegisterOpts(job, opts, write(ctx, job))
-	if err != nil {
-		return nil, fmt.Errorf("registering job %s: %w", *job.ID, err)
+	resp := new(api.JobRegisterResponse)
+	if _, err := a.Client.Raw().Write("/v1/jobs", request, resp, write(ctx, job)); err != nil {
+		return failed(err)
 	}
 	return resp, nil
 }
 
-func write(ctx context.Context, job *api.Job) *api.WriteOptions {
+func write(ctx context.Context, job *document.Job) *api.WriteOptions {
 	return (&api.WriteOptions{Namespace: text(job.Namespace)}).WithContext(ctx)
 }
 
-func (a API) Versions(ctx context.Context, namespace, job string) ([]*api.Job, error) {
-	versions, _, _, err := a.Client.Jobs().Versions(job, false, query(ctx, namespace))
-	if err != nil {
+func (a API) Versions(ctx context.Context, namespace, job string) ([]*document.Job, error) {
+	var answer struct{ Versions []*document.Job }
+	if _, err := a.Client.Raw().Query("/v1/job/"+url.PathEscape(job)+"/versions", &answer, query(ctx, namespace)); err != nil {
 		return nil, fmt.Errorf("listing the versions of job %s: %w", job, err)
 	}
-	return versions, nil
+	return answer.Versions, nil
 }
 
 func (a API) Tag(ctx context.Context, namespace, job string, version uint64, name string) error {

@@ -5,6 +5,7 @@ package move
 
 import (
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/private"
+	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/document/documenttest"
 )
 
 // Nomad 1.11 cannot plan with a workload identity; other errors are returned.
@@ -28,7 +31,7 @@ func TestAPI_Plan(t *testing.T) {
 		}))
 		client, err := api.NewClient(&api.Config{Address: nomad.URL})
 		must.NoError(t, err)
-		_, err = API{client}.Plan(t.Context(), &api.Job{ID: ptr("vae")})
+		_, err = API{client}.Plan(t.Context(), documenttest.Parse([]byte(`{"ID": "vae"}`)))
 		must.ErrorContains(t, err, text)
 		if noPlan {
 			must.ErrorIs(t, err, ErrNoPlan)
@@ -38,6 +41,75 @@ func TestAPI_Plan(t *testing.T) {
 		}
 		nomad.Close()
 	}
+}
+
+// A registration sends the job as the server gave it, and nothing if more than Ebbtide's own was
+// edited.
+func TestAPI_Register(t *testing.T) {
+	const text = `{"ID":"vae","JobModifyIndex":7,"Namespace":"ml","TaskGroups":[{"Constraints":null,"MaxRunDuration":3600000000000,"Name":"train","New":{"A":1.50}}],"Version":3}`
+	var sent struct {
+		Job            json.RawMessage
+		EnforceIndex   bool
+		JobModifyIndex uint64
+		Submission     *api.JobSubmission
+	}
+	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/job/vae":
+			_, _ = w.Write([]byte(text))
+		case "/v1/job/vae/submission":
+			_, _ = w.Write([]byte(`{"Source": "job {}"}`))
+		case "/v1/jobs":
+			must.NoError(t, json.NewDecoder(r.Body).Decode(&sent))
+			_, _ = w.Write([]byte(`{"JobModifyIndex": 8}`))
+		}
+	}))
+	defer nomad.Close()
+	client, err := api.NewClient(&api.Config{Address: nomad.URL})
+	must.NoError(t, err)
+	a := API{client}
+	job, err := a.Job(t.Context(), "ml", "vae")
+	must.NoError(t, err)
+	bound, err := bind(job, "train", "b", "1234", "")
+	must.NoError(t, err)
+	resp, err := a.Register(t.Context(), bound)
+	must.NoError(t, err)
+	must.Eq(t, 8, resp.JobModifyIndex)
+	must.Eq(t, `{"ID":"vae","JobModifyIndex":7,"Namespace":"ml","TaskGroups":[{"Constraints":[{"LTarget":"${node.unique.id}","Operand":"set_contains_any","RTarget":"b,ebbtide-move:1234"}],"MaxRunDuration":3600000000000,"Name":"train","New":{"A":1.50}}],"Version":3}`, string(sent.Job))
+	must.True(t, sent.EnforceIndex)
+	must.Eq(t, 7, sent.JobModifyIndex)
+	must.Eq(t, "job {}", sent.Submission.Source)
+
+	sent.Job = nil
+	changed, err := bound.With(func(root map[string]any) error { root["Priority"] = 1; delete(group(root), "New"); return nil })
+	must.NoError(t, err)
+	_, err = a.Register(t.Context(), changed)
+	must.EqError(t, err, "registering job vae: cannot be moved: registering it would also change .Priority, .TaskGroups[0].New")
+	must.Nil(t, sent.Job)
+}
+
+// A server that would lose what it gave, such as an older one in the middle of an upgrade, is
+// noticed by its plan. What Nomad adds itself does not matter.
+func TestForeign(t *testing.T) {
+	diff := &api.JobDiff{
+		Type:    "Edited",
+		Objects: []*api.ObjectDiff{{Type: "Deleted", Name: "Constraint", Fields: []*api.FieldDiff{{Type: "Deleted", Name: "LTarget", Old: cluster.Hold}}}},
+		TaskGroups: []*api.TaskGroupDiff{{
+			Type: "Edited", Name: "train",
+			Fields:  []*api.FieldDiff{{Type: "Deleted", Name: "Meta[ebbtide_adopt]", Old: "a"}, {Type: "Added", Name: "Default", New: "1"}},
+			Objects: []*api.ObjectDiff{{Type: "Edited", Name: "Scaling"}, {Type: "Added", Name: "Constraint", Fields: []*api.FieldDiff{{Type: "Added", Name: "LTarget", New: "x"}}}},
+			Tasks:   []*api.TaskDiff{{Type: "None", Name: "t", Fields: []*api.FieldDiff{{Type: "None", Name: "Driver", Old: "ebbtide", New: "ebbtide"}}}},
+		}},
+	}
+	must.NoError(t, foreign(&api.JobPlanResponse{}))
+	must.NoError(t, foreign(&api.JobPlanResponse{Diff: diff}))
+	g := diff.TaskGroups[0]
+	g.Fields = append(g.Fields, &api.FieldDiff{Type: "Deleted", Name: "MaxRunDuration", Old: "3600000000000"})
+	g.Objects = append(g.Objects, &api.ObjectDiff{Type: "Deleted", Name: "Constraint", Fields: []*api.FieldDiff{{Type: "Deleted", Name: "LTarget", Old: "${attr.cpu.arch}"}}})
+	g.Tasks[0].Objects = []*api.ObjectDiff{{Type: "Edited", Name: "Template", Objects: []*api.ObjectDiff{{Type: "Edited", Name: "ChangeScript", Fields: []*api.FieldDiff{{Type: "Edited", Name: "RunOnFirstRender", Old: "true", New: "false"}}}}}}
+	var refused *Refused
+	must.True(t, errors.As(foreign(&api.JobPlanResponse{Diff: diff}), &refused))
+	must.Eq(t, []string{"registering it would also change TaskGroups[train].MaxRunDuration, TaskGroups[train].Constraint, TaskGroups[train].Tasks[t].Template.ChangeScript.RunOnFirstRender"}, refused.Reasons)
 }
 
 // The status is read from the private directory, not from where the task writes.

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/document"
 )
 
 // A job is bound by one constraint of its group, which names the node and the move:
@@ -28,45 +29,29 @@ const (
 	moveMark = cluster.Mark
 )
 
-// bind returns a copy of the job with the group bound to a node for a move.
-func bind(job *api.Job, group, node, id string) (*api.Job, error) {
-	return with(job, group, api.NewConstraint(boundBy, api.ConstraintSetContainsAny, node+","+moveMark+id))
+// bind returns a copy of the job with the group bound to a node for a move. The driver there
+// adopts the checkpoint of allocation adopt, "" for none.
+func bind(job *document.Job, group, node, id, adopt string) (*document.Job, error) {
+	return job.With(document.DropConstraints(group, cluster.HasMark),
+		document.AddConstraint(group, boundBy, api.ConstraintSetContainsAny, node+","+moveMark+id), document.SetMeta(group, metaAdopt, adopt))
 }
 
 // fence returns a copy of the job with a constraint that names the move but excludes no node.
-func fence(job *api.Job, group, id string) (*api.Job, error) {
-	return with(job, group, api.NewConstraint(boundBy, "!=", moveMark+id))
+func fence(job *document.Job, group, id string) (*document.Job, error) {
+	return job.With(document.DropConstraints(group, cluster.HasMark), document.AddConstraint(group, boundBy, "!=", moveMark+id))
 }
 
-func with(job *api.Job, group string, c *api.Constraint) (*api.Job, error) {
-	out, err := unbind(job, group)
-	if err != nil {
-		return nil, err
-	}
-	g := out.LookupTaskGroup(group)
-	g.Constraints = append(g.Constraints, c)
-	return out, nil
-}
-
-// unbind returns a copy of the job without a move's constraint on the group.
-func unbind(job *api.Job, group string) (*api.Job, error) {
-	out, err := clone(job)
-	if err != nil {
-		return nil, err
-	}
-	g := out.LookupTaskGroup(group)
-	if g == nil {
-		return nil, fmt.Errorf("the job no longer has group %q", group)
-	}
-	g.Constraints = slices.DeleteFunc(g.Constraints, isMark)
-	return out, nil
+// unbind returns a copy of the job without a move's constraint on the group. It keeps adopt, as
+// Nomad replaces an allocation whose meta changes.
+func unbind(job *document.Job, group, adopt string) (*document.Job, error) {
+	return job.With(document.DropConstraints(group, cluster.HasMark), document.SetMeta(group, metaAdopt, adopt))
 }
 
 func isMark(c *api.Constraint) bool { return cluster.HasMark(c.LTarget, c.RTarget) }
 
 // boundTo returns the node ("" for a fence) and the move's ID. ok is false if the group is not
 // bound.
-func boundTo(job *api.Job, group string) (node, id string, ok bool) {
+func boundTo(job *document.Job, group string) (node, id string, ok bool) {
 	g := job.LookupTaskGroup(group)
 	if g == nil {
 		return "", "", false
@@ -81,7 +66,7 @@ func boundTo(job *api.Job, group string) (node, id string, ok bool) {
 
 // register registers the job at the index at which it was read, while the claim is valid, and
 // returns the new index.
-func (m *mover) register(ctx context.Context, job *api.Job) (index uint64, err error) {
+func (m *mover) register(ctx context.Context, job *document.Job) (index uint64, err error) {
 	if err := m.claim.valid(); err != nil {
 		return 0, err
 	}
@@ -96,7 +81,7 @@ func (m *mover) register(ctx context.Context, job *api.Job) (index uint64, err e
 
 // registerBound registers the bound job; if the answer is lost, it finds out whether the job is
 // bound. result.Bound is true unless the job is certainly not bound.
-func (m *mover) registerBound(ctx context.Context, job *api.Job) (index uint64, err error) {
+func (m *mover) registerBound(ctx context.Context, job *document.Job) (index uint64, err error) {
 	index, err = m.register(ctx, job)
 	if err == nil || rejected(err) {
 		m.result.Bound = err == nil
@@ -152,7 +137,7 @@ func (m *mover) resolve(ctx context.Context, before uint64) (after uint64, err e
 }
 
 // fence advances the job's index, unless the job has completed: then Nomad would run it again.
-func (m *mover) fence(ctx context.Context, job *api.Job) error {
+func (m *mover) fence(ctx context.Context, job *document.Job) error {
 	fenced, err := fence(job, m.record().Group, m.record().ID)
 	if err != nil {
 		return err
@@ -255,15 +240,21 @@ func unbindFrozen(ctx context.Context, nomad Nomad, namespace, id, group string,
 	}
 	index := *job.JobModifyIndex
 	if _, _, ok := boundTo(job, group); ok {
-		if job, err = unbind(job, group); err != nil {
+		adopt, err := adoptAsRunning(ctx, nomad, job, group)
+		if err != nil {
 			return err
 		}
-		if err := adoptAsRunning(ctx, nomad, job, group); err != nil {
+		if job, err = unbind(job, group, adopt); err != nil {
 			return err
 		}
 		plan, err := nomad.Plan(ctx, job)
 		if err != nil && !errors.Is(err, ErrNoPlan) {
 			return err
+		}
+		if err == nil {
+			if err := foreign(plan); err != nil {
+				return err
+			}
 		}
 		if err == nil && plan.Annotations != nil {
 			if d := plan.Annotations.DesiredTGUpdates[group]; d != nil && d.DestructiveUpdate+d.Migrate+d.Stop > 0 {
@@ -282,32 +273,32 @@ func unbindFrozen(ctx context.Context, nomad Nomad, namespace, id, group string,
 	return err
 }
 
-// adoptAsRunning sets metaAdopt to the running allocation's value, as Nomad replaces an
-// allocation whose meta changes. They differ if the job was bound for or after a rollback that
-// Nomad could not place.
-func adoptAsRunning(ctx context.Context, nomad Nomad, job *api.Job, group string) error {
+// adoptAsRunning returns the running allocation's metaAdopt, as Nomad replaces an allocation
+// whose meta changes; the job's own if none runs. They differ if the job was bound for or after a
+// rollback that Nomad could not place.
+func adoptAsRunning(ctx context.Context, nomad Nomad, job *document.Job, group string) (string, error) {
+	own := job.LookupTaskGroup(group).Meta[metaAdopt]
 	stubs, err := nomad.Allocations(ctx, *job.Namespace, *job.ID)
 	if err != nil {
-		return err
+		return "", err
 	}
 	last := latest(stubs, func(s *api.AllocationListStub) bool {
 		return s.TaskGroup == group && s.DesiredStatus == api.AllocDesiredStatusRun && !terminal(s.ClientStatus)
 	})
 	if last == nil {
-		return nil
+		return own, nil
 	}
 	alloc, err := nomad.Allocation(ctx, last.ID)
 	if err != nil {
-		return err
+		return "", err
 	}
-	adopt(job.LookupTaskGroup(group), alloc.Job.LookupTaskGroup(group).Meta[metaAdopt])
-	return nil
+	return alloc.Job.LookupTaskGroup(group).Meta[metaAdopt], nil
 }
 
 // freezeBriefly freezes the running tasks of a batch job: a task that completes before Nomad
 // has evaluated the job's new version would be run again. over means that the tasks have
 // completed. The freeze is nil if there was nothing to freeze.
-func freezeBriefly(ctx context.Context, nomad Nomad, job *api.Job, group string) (f *freeze, over bool, err error) {
+func freezeBriefly(ctx context.Context, nomad Nomad, job *document.Job, group string) (f *freeze, over bool, err error) {
 	if text(job.Type) != api.JobTypeBatch {
 		return nil, false, nil
 	}
@@ -354,4 +345,4 @@ func latest(stubs []*api.AllocationListStub, meant func(*api.AllocationListStub)
 	return last
 }
 
-func stopped(job *api.Job) bool { return job.Stop != nil && *job.Stop }
+func stopped(job *document.Job) bool { return job.Stop != nil && *job.Stop }

@@ -19,18 +19,6 @@ import (
 // after a rollback.
 const metaAdopt = "ebbtide_adopt"
 
-// adopt sets metaAdopt, or deletes it for "".
-func adopt(g *api.TaskGroup, alloc string) {
-	if alloc == "" {
-		delete(g.Meta, metaAdopt)
-		return
-	}
-	if g.Meta == nil {
-		g.Meta = make(map[string]string)
-	}
-	g.Meta[metaAdopt] = alloc
-}
-
 // finish completes the move of a bound job. over means that nothing is left to do, so the claim
 // can be dropped.
 func (m *mover) finish(ctx context.Context) (over bool, err error) {
@@ -310,10 +298,9 @@ func (m *mover) rollBack(ctx context.Context) error {
 	}
 	index := *job.JobModifyIndex
 	if node != r.Source {
-		if job, err = bind(job, r.Group, r.Source, r.ID); err != nil {
+		if job, err = bind(job, r.Group, r.Source, r.ID, r.Alloc); err != nil {
 			return err
 		}
-		adopt(job.LookupTaskGroup(r.Group), r.Alloc)
 		if index, err = m.register(ctx, job); err != nil {
 			return err
 		}

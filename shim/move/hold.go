@@ -6,11 +6,12 @@ package move
 import (
 	"context"
 	"errors"
-	"slices"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/document"
 )
 
 // A job is held for placement by a constraint that no node satisfies (cluster.Hold). Nothing
@@ -40,9 +41,12 @@ func CheckPlacement(ctx context.Context, nomad Nomad, p Place) (why string, err 
 		return "", err
 	}
 	missing, err := planned(ctx, nomad, job, p.Group, p.Node)
+	var refused *Refused
 	switch {
 	case errors.Is(err, ErrNoPlan):
 		return "", nil
+	case errors.As(err, &refused):
+		return strings.Join(refused.Reasons, "; "), nil
 	case err != nil:
 		return "", err
 	case missing != nil:
@@ -66,7 +70,7 @@ func Release(ctx context.Context, nomad Nomad, p Place, opts Options) (alloc str
 	m := &mover{nomad: nomad, opts: opts, job: job}
 	r := Record{Namespace: p.Namespace, Job: p.Job, Group: p.Group, Target: p.Node, Phase: PhaseBind, Tasks: []Task{}, Version: *job.Version, Before: *job.JobModifyIndex}
 	err = m.withClaim(ctx, r, func(ctx context.Context) (over bool, err error) {
-		bound, err := bind(job, p.Group, p.Node, m.record().ID)
+		bound, err := bind(job, p.Group, p.Node, m.record().ID, "")
 		if err != nil {
 			return true, err
 		}
@@ -94,7 +98,7 @@ func (m *mover) waitPlacedHeld(ctx context.Context, index uint64) (alloc string,
 	return alloc, err
 }
 
-func withoutHold(ctx context.Context, nomad Nomad, p Place) (*api.Job, error) {
+func withoutHold(ctx context.Context, nomad Nomad, p Place) (*document.Job, error) {
 	job, err := nomad.Job(ctx, p.Namespace, p.Job)
 	if err != nil {
 		return nil, err
@@ -102,26 +106,13 @@ func withoutHold(ctx context.Context, nomad Nomad, p Place) (*api.Job, error) {
 	if stopped(job) {
 		return nil, ErrNotHeld
 	}
-	out, err := clone(job)
-	if err != nil {
-		return nil, err
-	}
 	held := false
-	without := func(all []*api.Constraint) []*api.Constraint {
-		return slices.DeleteFunc(all, func(c *api.Constraint) bool {
-			held = held || c.LTarget == cluster.Hold
-			return c.LTarget == cluster.Hold
-		})
-	}
-	out.Constraints = without(out.Constraints)
-	for _, g := range out.TaskGroups {
-		g.Constraints = without(g.Constraints)
-		for _, t := range g.Tasks {
-			t.Constraints = without(t.Constraints)
-		}
-	}
-	if !held {
+	out, err := job.With(document.DropAllConstraints(func(left, _ string) bool {
+		held = held || left == cluster.Hold
+		return left == cluster.Hold
+	}))
+	if err == nil && !held {
 		return nil, ErrNotHeld
 	}
-	return out, nil
+	return out, err
 }

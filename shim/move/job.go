@@ -221,19 +221,6 @@ func engine(t *api.Task, node *api.Node) string {
 	return node.Drivers[t.Driver].Attributes["driver.ebbtide.engine"]
 }
 
-func clone(job *api.Job) (*api.Job, error) {
-	data, err := json.Marshal(job)
-	if err != nil {
-		return nil, fmt.Errorf("copying the job: %w", err)
-	}
-	out := new(api.Job)
-	if err := json.Unmarshal(data, out); err != nil {
-		return nil, fmt.Errorf("copying the job: %w", err)
-	}
-	out.VersionTag = nil // a tag belongs to one version
-	return out, nil
-}
-
 // placementFailure says why Nomad did not place a group.
 func placementFailure(m *api.AllocationMetric) string {
 	var why []string

@@ -5,6 +5,7 @@ package move
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/document"
+	"github.com/ebbtide/ebbtide/shim/document/documenttest"
 )
 
 // model is a cluster with one job of one task as Nomad and the driver treat it. Time is
@@ -51,9 +54,9 @@ type model struct {
 	full        map[string]bool // machines without room for new allocations
 	drained     map[string]bool
 	unreachable map[string]time.Time // agents unreachable until then
-	job         *api.Job
-	user        string // the user's latest specification
-	specs       map[uint64]*api.Job
+	job         *document.Job
+	user        *document.Job // the user's latest specification
+	specs       map[uint64]*document.Job
 	all         []*modelAlloc
 	evals       []*api.Evaluation
 	index       uint64
@@ -159,22 +162,39 @@ func newModel(s schedule) *model {
 	}
 	task := &api.Task{Name: "train", Driver: driverName, Config: map[string]any{"checkpoint": []map[string]any{block}}}
 	m := &model{
-		s: s, nodes: []string{"a", "b", "c"}, dead: map[string]bool{}, drained: map[string]bool{}, full: map[string]bool{"b": !s.Room}, unreachable: map[string]time.Time{}, specs: map[uint64]*api.Job{}, claim: map[string]Record{}, index: 10, wanted: 1, begun: time.Now(),
-		job: &api.Job{
-			ID: ptr("vae"), Namespace: ptr("ml"), Type: ptr(kind), Version: ptr(uint64(0)), JobModifyIndex: ptr(uint64(10)), Priority: ptr(50),
-			TaskGroups: []*api.TaskGroup{{Name: ptr("train"), Count: ptr(1), Tasks: []*api.Task{task}, EphemeralDisk: &api.EphemeralDisk{Sticky: ptr(true), Migrate: ptr(true)}}},
-		},
+		s: s, nodes: []string{"a", "b", "c"}, dead: map[string]bool{}, drained: map[string]bool{}, full: map[string]bool{"b": !s.Room}, unreachable: map[string]time.Time{}, specs: map[uint64]*document.Job{}, claim: map[string]Record{}, index: 10, wanted: 1, begun: time.Now(),
 	}
-	m.user = m.spec(m.job)
-	m.specs[0], _ = clone(m.job)
+	text, err := json.Marshal(&api.Job{
+		ID: ptr("vae"), Namespace: ptr("ml"), Type: ptr(kind), Version: ptr(uint64(0)), JobModifyIndex: ptr(uint64(10)), Priority: ptr(50),
+		TaskGroups: []*api.TaskGroup{{Name: ptr("train"), Count: ptr(1), Tasks: []*api.Task{task}, EphemeralDisk: &api.EphemeralDisk{Sticky: ptr(true), Migrate: ptr(true)}}},
+	})
+	if err != nil {
+		panic(err)
+	}
+	m.written(documenttest.Change(documenttest.Parse(text), func(root map[string]any) { // of a newer Nomad
+		group(root)["MaxRunDuration"] = json.Number("3600000000000")
+		root["Unknown"] = map[string]any{"List": []any{1, nil}, "Number": json.Number("1.50")}
+	}))
 	a := &modelAlloc{id: "0a11ed00-1", node: "a", create: 5, desired: "run", client: "running", runs: true, at: time.Now(), restored: private.Restored{}}
 	m.all = []*modelAlloc{a}
 	return m
 }
 
-// spec is the user's view of a job, except for metaAdopt.
-func (m *model) spec(j *api.Job) string {
-	return fmt.Sprint(*j.Priority, stopped(j), len(j.TaskGroups[0].Constraints))
+// written sets the job as the user's file has it.
+func (m *model) written(job *document.Job) {
+	m.job, m.user = job, job
+	m.specs[*job.Version] = job
+}
+
+// isUsers reports whether the job is as the user's file has it, except for metaAdopt.
+func (m *model) isUsers() bool {
+	same, err := document.Same(m.user, m.job, document.Own{Constraint: func(_, _ string) bool { return false }, Meta: []string{metaAdopt}})
+	return err == nil && same
+}
+
+// group is the group in a job's JSON.
+func group(root map[string]any) map[string]any {
+	return root["TaskGroups"].([]any)[0].(map[string]any)
 }
 
 // under runs do under the lock and then checks the invariants.
@@ -266,12 +286,14 @@ func (m *model) evaluate(after time.Duration, index uint64) {
 }
 
 // meta is the part of a job that cannot be updated in place.
-func (m *model) meta(j *api.Job) string { return fmt.Sprint(j.TaskGroups[0].Meta) }
+func (m *model) meta(j *document.Job) string { return fmt.Sprint(j.TaskGroups[0].Meta) }
 
 // room reports whether the node accepts the job's allocation.
-func (m *model) room(job *api.Job, node string) bool { return !m.drained[node] && m.fits(job, node) }
+func (m *model) room(job *document.Job, node string) bool {
+	return !m.drained[node] && m.fits(job, node)
+}
 
-func (m *model) fits(job *api.Job, node string) bool {
+func (m *model) fits(job *document.Job, node string) bool {
 	if m.dead[node] || m.full[node] && m.last().node != node {
 		return false
 	}
@@ -293,7 +315,7 @@ func (m *model) fits(job *api.Job, node string) bool {
 	return true
 }
 
-func (m *model) inPlace(a *modelAlloc, job *api.Job) bool {
+func (m *model) inPlace(a *modelAlloc, job *document.Job) bool {
 	return m.fits(job, a.node) && m.meta(m.specs[a.version]) == m.meta(job)
 }
 
@@ -460,19 +482,16 @@ func (m *model) inject(e event) {
 		if _, _, bound := boundTo(m.job, "train"); bound || a.client != "running" {
 			m.lost = true // not the move's doing; metaAdopt goes, too
 		}
-		job, _ := clone(m.job)
-		for _, g := range job.TaskGroups { // the user's file has no constraint of ours
-			g.Constraints = nil
-			delete(g.Meta, metaAdopt)
-		}
-		job.Priority, job.Stop = ptr(*job.Priority+1), nil
-		m.commit(job)
-		m.user, m.wanted = m.spec(job), m.wanted+1
+		// The user's file has nothing of ours.
+		m.commit(documenttest.Change(m.user, func(root map[string]any) {
+			root["Priority"], root["Stop"] = *m.user.Priority+1, nil
+			group(root)["Renamed"] = m.index
+		}))
+		m.user, m.wanted = m.job, m.wanted+1
 	case "stop":
-		job, _ := clone(m.job)
-		job.Stop = ptr(true)
-		m.commit(job)
-		m.user = m.spec(job)
+		stop := func(root map[string]any) { root["Stop"] = true }
+		m.commit(documenttest.Change(m.job, stop))
+		m.user = documenttest.Change(m.user, stop)
 	case "alloc-stop":
 		if !terminal(a.client) {
 			m.replace(a)
@@ -523,11 +542,12 @@ func (m *model) inject(e event) {
 }
 
 // commit applies a registration.
-func (m *model) commit(job *api.Job) {
+func (m *model) commit(job *document.Job) {
 	m.index++
-	job.Version, job.JobModifyIndex = ptr(*m.job.Version+1), ptr(m.index)
-	m.job = job
-	m.specs[*job.Version] = job
+	m.job = documenttest.Change(job, func(root map[string]any) {
+		root["Version"], root["JobModifyIndex"] = *m.job.Version+1, m.index
+	})
+	m.specs[*m.job.Version] = m.job
 	m.evaluate(m.s.Eval, m.index)
 }
 
@@ -647,7 +667,7 @@ func (p *process) find(id string) (*modelAlloc, error) {
 
 func (p *process) alloc(a *modelAlloc) *api.Allocation {
 	out := &api.Allocation{
-		ID: a.id, Namespace: "ml", JobID: "vae", TaskGroup: "train", NodeID: a.node, Job: p.specs[a.version],
+		ID: a.id, Namespace: "ml", JobID: "vae", TaskGroup: "train", NodeID: a.node, Job: p.specs[a.version].Job,
 		ClientStatus: a.client, DesiredStatus: a.desired, CreateIndex: a.create,
 	}
 	switch {
@@ -689,20 +709,13 @@ func (p *process) Allocations(ctx context.Context, _, _ string) (out []*api.Allo
 	return out, err
 }
 
-func (p *process) Job(ctx context.Context, _, _ string) (out *api.Job, err error) {
-	err = p.call(ctx, func() (err error) {
-		out, err = clone(p.job)
-		return err
-	})
+func (p *process) Job(ctx context.Context, _, _ string) (out *document.Job, err error) {
+	err = p.call(ctx, func() error { out = p.job; return nil })
 	return out, err
 }
 
-func (p *process) Versions(ctx context.Context, _, _ string) (out []*api.Job, err error) {
-	err = p.call(ctx, func() error {
-		j, err := clone(p.job)
-		out = []*api.Job{j}
-		return err
-	})
+func (p *process) Versions(ctx context.Context, _, _ string) (out []*document.Job, err error) {
+	err = p.call(ctx, func() error { out = []*document.Job{p.job}; return nil })
 	return out, err
 }
 
@@ -751,7 +764,7 @@ func (p *process) Reach(ctx context.Context, node string) error {
 	return p.agent(ctx, node, func() error { return nil })
 }
 
-func (p *process) Plan(ctx context.Context, job *api.Job) (out *api.JobPlanResponse, err error) {
+func (p *process) Plan(ctx context.Context, job *document.Job) (out *api.JobPlanResponse, err error) {
 	err = p.call(ctx, func() error {
 		if p.s.NoPlan {
 			return ErrNoPlan
@@ -773,22 +786,21 @@ func (p *process) Plan(ctx context.Context, job *api.Job) (out *api.JobPlanRespo
 	return out, err
 }
 
-func (p *process) Register(ctx context.Context, job *api.Job) (*api.JobRegisterResponse, error) {
+func (p *process) Register(ctx context.Context, job *document.Job) (*api.JobRegisterResponse, error) {
 	var index uint64
 	sent := time.Now()
 	register := func() error {
 		if *job.JobModifyIndex != *p.job.JobModifyIndex {
 			return errors.New("enforcing job modify index: it does not match")
 		}
-		next, err := clone(job)
-		if err != nil {
-			return err
+		if err := checkEdits(job); err != nil {
+			p.say("%v", err)
 		}
 		if slices.ContainsFunc(p.all, func(a *modelAlloc) bool { return a.userStopped.After(sent) }) {
 			p.wanted++ // Nomad does not compare allocations: the successor may have completed
 		}
-		p.commit(next)
-		node, _, _ := boundTo(next, "train")
+		p.commit(job)
+		node, _, _ := boundTo(job, "train")
 		p.log = append(p.log, "register "+node)
 		return nil
 	}
@@ -1010,8 +1022,10 @@ func (m *model) checkEnd() {
 	complete := a.client == "complete" && a.desired == "run" && a.started()
 	if _, _, bound := boundTo(m.job, "train"); bound && !complete && !stopped(m.job) {
 		m.say("the job stays bound")
-	} else if spec := m.spec(m.job); !bound && spec != m.user {
-		m.say("the user wrote %s, and it is %s", m.user, spec)
+	} else if !bound && !m.isUsers() {
+		wrote, _ := json.Marshal(m.user)
+		is, _ := json.Marshal(m.job)
+		m.say("the user wrote %s, and it is %s", wrote, is)
 	}
 	if len(m.claim) > 0 {
 		m.say("a record is left: %v", m.claim)

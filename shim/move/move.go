@@ -55,6 +55,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/document"
 )
 
 type Phase string
@@ -164,20 +165,22 @@ var ErrNoPlan = errors.New("Nomad returned no plan")
 type Nomad interface {
 	Allocation(ctx context.Context, id string) (*api.Allocation, error)
 	Allocations(ctx context.Context, namespace, job string) ([]*api.AllocationListStub, error)
-	Job(ctx context.Context, namespace, id string) (*api.Job, error)
+	// Job returns the job as the server gives it.
+	Job(ctx context.Context, namespace, id string) (*document.Job, error)
 	Evaluations(ctx context.Context, namespace, job string) ([]*api.Evaluation, error)
 	Node(ctx context.Context, id string) (*api.Node, error)
 	// Reach fails if the node's agent cannot be reached now; a node's status lags behind.
 	Reach(ctx context.Context, node string) error
-	// Plan dry-runs Register. The error may be ErrNoPlan.
-	Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, error)
-	// Register registers the job if it is unchanged since it was read.
-	Register(ctx context.Context, job *api.Job) (*api.JobRegisterResponse, error)
+	// Plan dry-runs Register and includes the differences. The error may be ErrNoPlan.
+	Plan(ctx context.Context, job *document.Job) (*api.JobPlanResponse, error)
+	// Register registers the job if it is unchanged since it was read, and if nothing has been
+	// edited but what is Ebbtide's.
+	Register(ctx context.Context, job *document.Job) (*api.JobRegisterResponse, error)
 	Signal(ctx context.Context, alloc *api.Allocation, task, signal string) error
 	// Status reads a task's status from where the task cannot write.
 	Status(ctx context.Context, alloc *api.Allocation, task string) (status.Status, error)
 	// Versions returns the job's versions, newest first.
-	Versions(ctx context.Context, namespace, job string) ([]*api.Job, error)
+	Versions(ctx context.Context, namespace, job string) ([]*document.Job, error)
 	Tag(ctx context.Context, namespace, job string, version uint64, name string) error
 	Untag(ctx context.Context, namespace, job, name string) error
 	// Restored reads what a task found at its start. The error wraps fs.ErrNotExist if that is
@@ -192,7 +195,7 @@ type mover struct {
 
 	claim    *claim
 	alloc    *api.Allocation // the old allocation
-	job      *api.Job        // as it was before
+	job      *document.Job   // as it was before
 	frozen   *freeze
 	frozenAt time.Time // when the last task was frozen
 	next     *api.Allocation
@@ -299,7 +302,7 @@ func (m *mover) check(ctx context.Context, target string) error {
 	if err != nil {
 		return err
 	}
-	tasks, reasons := movable(alloc, job, from, to)
+	tasks, reasons := movable(alloc, job.Job, from, to)
 	if len(reasons) > 0 {
 		return &Refused{Reasons: reasons}
 	}
@@ -323,8 +326,8 @@ func (m *mover) check(ctx context.Context, target string) error {
 
 // planned returns why Nomad would not place the group on the node, nil if it would. The error
 // may be ErrNoPlan.
-func planned(ctx context.Context, nomad Nomad, job *api.Job, group, node string) (*api.AllocationMetric, error) {
-	bound, err := bind(job, group, node, "")
+func planned(ctx context.Context, nomad Nomad, job *document.Job, group, node string) (*api.AllocationMetric, error) {
+	bound, err := bind(job, group, node, "", "")
 	if err != nil {
 		return nil, err
 	}
@@ -332,7 +335,7 @@ func planned(ctx context.Context, nomad Nomad, job *api.Job, group, node string)
 	if err != nil {
 		return nil, err
 	}
-	return plan.FailedTGAllocs[group], nil
+	return plan.FailedTGAllocs[group], foreign(plan)
 }
 
 // save asks all tasks to save and waits until they are frozen.
@@ -445,11 +448,10 @@ func (m *mover) whileClaimed(ctx context.Context, do func(context.Context) error
 }
 
 func (m *mover) bind(ctx context.Context) error {
-	bound, err := bind(m.job, m.alloc.TaskGroup, m.record().Target, m.record().ID)
+	bound, err := bind(m.job, m.alloc.TaskGroup, m.record().Target, m.record().ID, "")
 	if err != nil {
 		return err
 	}
-	adopt(bound.LookupTaskGroup(m.alloc.TaskGroup), "") // of an earlier move
 	err = m.claim.update(ctx, func(r *Record) { r.Phase, r.Tasks = PhaseBind, m.result.Tasks })
 	if err != nil {
 		return err

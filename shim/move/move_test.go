@@ -16,6 +16,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/shim/document/documenttest"
 )
 
 // outcome is the end state of a model run.
@@ -205,7 +207,7 @@ func TestUnbind_moved(t *testing.T) {
 	for late := range 200 {
 		synctest.Test(t, func(*testing.T) {
 			m := newModel(faultFree())
-			m.job, _ = bind(m.job, "train", "a", "orphan")
+			m.job, _ = bind(m.job, "train", "a", "orphan", "")
 			process := func(owner string) (*process, Options) {
 				p, opts := m.process(undisturbed), DefaultOptions()
 				opts.Claims, opts.Owner = p, owner
@@ -277,7 +279,7 @@ func newJobAt() *jobAt {
 		}
 	}
 	m := newModel(faultFree())
-	out.job = m.job
+	out.job = documenttest.Change(m.job, func(map[string]any) {}).Job
 	p := m.process(undisturbed)
 	p.kill()
 	out.old = p.alloc(m.all[0])
@@ -356,23 +358,24 @@ func TestMovable(t *testing.T) {
 }
 
 func TestBind(t *testing.T) {
-	job := newJobAt().job
 	own := api.NewConstraint("${attr.cpu.arch}", "=", "amd64")
-	job.TaskGroups[0].Constraints = []*api.Constraint{own}
-	bound, err := bind(job, "train", "b", "1234")
+	job := documenttest.Parse([]byte(`{"TaskGroups": [{"Name": "train", "Constraints": [{"LTarget": "${attr.cpu.arch}", "Operand": "=", "RTarget": "amd64"}]}]}`))
+	bound, err := bind(job, "train", "b", "1234", "a1")
 	must.NoError(t, err)
 	must.Len(t, 1, job.TaskGroups[0].Constraints, must.Sprint("the original does not change"))
 	must.Eq(t, []*api.Constraint{own, api.NewConstraint("${node.unique.id}", "set_contains_any", "b,ebbtide-move:1234")}, bound.TaskGroups[0].Constraints)
+	must.Eq(t, map[string]string{metaAdopt: "a1"}, bound.TaskGroups[0].Meta)
 	node, id, ok := boundTo(bound, "train")
 	must.Eq(t, []any{"b", "1234", true}, []any{node, id, ok})
 	fenced, err := fence(bound, "train", "5678")
 	must.NoError(t, err)
 	node, id, ok = boundTo(fenced, "train")
 	must.Eq(t, []any{"", "5678", true}, []any{node, id, ok})
-	unbound, err := unbind(fenced, "train")
+	unbound, err := unbind(fenced, "train", "a1")
 	must.NoError(t, err)
 	must.Eq(t, []*api.Constraint{own}, unbound.TaskGroups[0].Constraints)
-	_, err = unbind(bound, "other")
+	must.Eq(t, map[string]string{metaAdopt: "a1"}, unbound.TaskGroups[0].Meta)
+	_, err = unbind(bound, "other", "")
 	must.ErrorContains(t, err, `no longer has group "other"`)
 }
 

@@ -5,12 +5,14 @@ package move
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/document"
 )
 
 // Nomad keeps a job's last six versions and all tagged ones, and a move creates two. The user's
@@ -43,7 +45,7 @@ func (m *mover) keepVersions(ctx context.Context) error {
 
 // versionTags returns the versions to tag and our tags to remove, given all versions, newest
 // first. Versions before an earlier move are tagged already.
-func versionTags(versions []*api.Job) (tag []uint64, untag []string) {
+func versionTags(versions []*document.Job) (tag []uint64, untag []string) {
 	for i, v := range versions {
 		if hasMark(v) || i+1 < len(versions) && hasMark(versions[i+1]) && isUnbound(versions[i+1], v) {
 			break
@@ -64,32 +66,12 @@ func versionTags(versions []*api.Job) (tag []uint64, untag []string) {
 	return tag, untag
 }
 
-func hasMark(job *api.Job) bool {
+func hasMark(job *document.Job) bool {
 	return slices.ContainsFunc(job.TaskGroups, func(g *api.TaskGroup) bool { return slices.ContainsFunc(g.Constraints, isMark) })
 }
 
 // isUnbound reports whether job is the version bound without the move's constraint.
-func isUnbound(bound, job *api.Job) bool {
-	spec := func(j *api.Job) string {
-		out, err := clone(j)
-		if err != nil {
-			return ""
-		}
-		for _, g := range out.TaskGroups {
-			if g.Constraints = slices.DeleteFunc(g.Constraints, isMark); len(g.Constraints) == 0 {
-				g.Constraints = nil
-			}
-			if adopt(g, ""); len(g.Meta) == 0 {
-				g.Meta = nil
-			}
-		}
-		out.Version, out.CreateIndex, out.ModifyIndex, out.JobModifyIndex, out.SubmitTime = nil, nil, nil, nil, nil
-		out.Status, out.StatusDescription, out.Stable, out.VersionTag = nil, nil, nil, nil
-		data, err := json.Marshal(out)
-		if err != nil {
-			return ""
-		}
-		return string(data)
-	}
-	return spec(bound) == spec(job)
+func isUnbound(bound, job *document.Job) bool {
+	same, err := document.Same(bound, job, document.Own{Constraint: cluster.HasMark, Meta: []string{metaAdopt}})
+	return err == nil && same
 }

@@ -9,22 +9,24 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/shim/document"
+	"github.com/ebbtide/ebbtide/shim/document/documenttest"
 )
 
 // history is a job's versions, newest first.
-type history []*api.Job // the newest first
+type history []*document.Job
 
 // register adds a version and lets Nomad forget those neither tagged nor among the last six
 // others.
-func (h *history) register(t *testing.T, change func(*api.Job)) {
-	t.Helper()
-	job, err := clone((*h)[0])
-	must.NoError(t, err)
-	change(job)
-	*job.Version++
-	*h = slices.Insert(*h, 0, job)
+func (h *history) register(change func(root map[string]any)) {
+	*h = slices.Insert(*h, 0, documenttest.Change((*h)[0], func(root map[string]any) {
+		delete(root, "VersionTag")
+		change(root)
+		root["Version"] = *(*h)[0].Version + 1
+	}))
 	untagged := 0
-	*h = slices.DeleteFunc(*h, func(j *api.Job) bool {
+	*h = slices.DeleteFunc(*h, func(j *document.Job) bool {
 		if j.VersionTag != nil {
 			return false
 		}
@@ -45,11 +47,10 @@ func (h *history) move(t *testing.T) {
 			j.VersionTag = &api.JobVersionTag{Name: tagPrefix + string(rune('a'+*j.Version))}
 		}
 	}
-	h.register(t, func(j *api.Job) {
-		g := j.TaskGroups[0]
-		g.Constraints = append(g.Constraints, api.NewConstraint(boundBy, api.ConstraintSetContainsAny, "b,"+moveMark+"1"))
+	h.register(func(root map[string]any) {
+		group(root)["Constraints"] = []any{api.NewConstraint(boundBy, api.ConstraintSetContainsAny, "b,"+moveMark+"1")}
 	})
-	h.register(t, func(j *api.Job) { j.TaskGroups[0].Constraints = nil })
+	h.register(func(root map[string]any) { group(root)["Constraints"] = nil })
 }
 
 // priorities returns the user versions that can be reverted to.
@@ -64,8 +65,8 @@ func (h *history) priorities() (out []int) {
 
 // The user's history and tags survive a hundred moves.
 func TestVersionTags(t *testing.T) {
-	h := history{newJobAt().job}
-	user := func() { h.register(t, func(j *api.Job) { j.Priority = ptr(*j.Priority + 1) }) }
+	h := history{newModel(faultFree()).job}
+	user := func() { h.register(func(root map[string]any) { root["Priority"] = *h[0].Priority + 1 }) }
 	user()
 	user()
 	h[1].VersionTag = &api.JobVersionTag{Name: "good"}
