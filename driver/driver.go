@@ -435,9 +435,6 @@ func (d *Driver) supervise(t *task, opts *options.Task, recovered bool) {
 			}
 			return d.cgroup(cfg, t, st.PID, recovered)
 		},
-		Apply: func(ctx context.Context, cg control.Cgroup, want limits.Limits) error {
-			return t.setup.engine.Apply(ctx, t.handle, cg.(*limits.Cgroup), want)
-		},
 		Limited: opts.Limit,
 		Movable: opts.Migrate && opts.Checkpoint != nil,
 	}

@@ -86,6 +86,7 @@ type Cgroup interface {
 	Resources() limits.Resources
 	Threads() limits.Threads
 	Read() (limits.Limits, error)
+	Set(limits.Limits) error
 	InForce(want, got limits.Limits) bool
 	SetIOWeight(uint64) error
 	Conversion() limits.Conversion
@@ -131,9 +132,6 @@ type Task struct {
 	// GPU reads the device plugin's report of the task; nil: it has no seat on a card. The error
 	// wraps fs.ErrNotExist if there is no report.
 	GPU func() (handoff.Report, error)
-
-	// Apply sets the task's limits; it may call a daemon.
-	Apply func(context.Context, Cgroup, limits.Limits) error
 }
 
 func (t Task) kind() policy.Kind {

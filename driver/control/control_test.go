@@ -63,7 +63,7 @@ func (k *kernel) Read() (limits.Limits, error) {
 	return k.limits, nil
 }
 
-func (k *kernel) set(want limits.Limits) error {
+func (k *kernel) Set(want limits.Limits) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.sets++
@@ -205,7 +205,6 @@ func (n *node) task(name string) *fake {
 			return source.Open(f.progress, source.Task{Name: name, LogDir: logs, LocalDir: alloc, AllocDir: alloc})
 		},
 		Locate: func(context.Context) (Cgroup, error) { return f.kernel, nil },
-		Apply:  func(_ context.Context, _ Cgroup, want limits.Limits) error { return f.set(want) },
 	}
 	return f
 }
@@ -682,7 +681,7 @@ func TestLimitChangedByOthersIsSetAgain(t *testing.T) {
 		do := behaviour{flat: learner(1, 1, 0), grows: learner(0.005, 1, 0)}
 		n.seconds(60, do)
 		want := flat.limits
-		must.NoError(t, flat.set(limits.Limits{Shares: 77}))
+		must.NoError(t, flat.Set(limits.Limits{Shares: 77}))
 		n.seconds(90, do)
 		must.Eq(t, want, flat.limits)
 	})(t)

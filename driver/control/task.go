@@ -119,13 +119,12 @@ func (c *Controller) attach(t *task, cg Cgroup) {
 	if t.restored != nil {
 		cg.SetConversion(t.restored.Conversion)
 	}
-	set := func(ctx context.Context, want limits.Limits) error { return t.Apply(ctx, cg, want) }
 	changed := func() {
 		c.opts.Metrics.LimitWrites.Count(t.limiter.State().Err)
 		c.post(func(context.Context) { t.refreshLimits() })
 	}
 	var err error
-	if t.limiter, err = enforce.New(cg, set, changed); err != nil {
+	if t.limiter, err = enforce.New(cg, changed); err != nil {
 		t.log.Warn("cannot read the task's limits", "error", err)
 	}
 	t.enforced = t.limiter.State()

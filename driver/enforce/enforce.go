@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package enforce applies the limits of one task and verifies them: a limit is in force once it has
-// been read back from the kernel. Docker's daemon may hang, so limits are applied in the
-// background.
+// been read back from the kernel. A write can wait for the kernel's locks, so limits are applied in
+// the background.
 package enforce
 
 import (
@@ -15,9 +15,10 @@ import (
 	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
-// Cgroup reads a task's cgroup (limits.Cgroup).
+// Cgroup is a task's cgroup (limits.Cgroup).
 type Cgroup interface {
 	Read() (limits.Limits, error)
+	Set(limits.Limits) error
 	InForce(want, got limits.Limits) bool
 }
 
@@ -31,7 +32,6 @@ type State struct {
 
 type Limiter struct {
 	cgroup  Cgroup
-	set     func(context.Context, limits.Limits) error
 	changed func()
 
 	mu    sync.Mutex
@@ -40,11 +40,11 @@ type Limiter struct {
 	wait  time.Duration
 }
 
-// New returns a Limiter that applies limits with set. It calls changed, if not nil,
-// after every attempt, from another goroutine.
-func New(cgroup Cgroup, set func(context.Context, limits.Limits) error, changed func()) (*Limiter, error) {
+// New returns a Limiter. It calls changed, if not nil, after every attempt, from another
+// goroutine.
+func New(cgroup Cgroup, changed func()) (*Limiter, error) {
 	in, err := cgroup.Read()
-	l := &Limiter{cgroup: cgroup, set: set, changed: changed, state: State{Want: in, InForce: in}}
+	l := &Limiter{cgroup: cgroup, changed: changed, state: State{Want: in, InForce: in}}
 	if err != nil {
 		return l, fmt.Errorf("reading the limits in force: %w", err)
 	}
@@ -81,7 +81,7 @@ func (l *Limiter) start(ctx context.Context) {
 	l.state.Setting = true
 	want := l.state.Want
 	go func() {
-		err := l.set(ctx, want)
+		err := l.cgroup.Set(want)
 		got, readErr := l.cgroup.Read()
 		l.done(ctx, want, got, err, readErr)
 		if l.changed != nil {

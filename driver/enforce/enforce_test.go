@@ -4,7 +4,6 @@
 package enforce
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -41,7 +40,7 @@ func (k *kernel) Read() (limits.Limits, error) {
 
 func (k *kernel) InForce(want, got limits.Limits) bool { return want == got }
 
-func (k *kernel) set(_ context.Context, want limits.Limits) error {
+func (k *kernel) Set(want limits.Limits) error {
 	time.Sleep(k.takes)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -57,7 +56,7 @@ func TestLimiter(t *testing.T) {
 		base, half, third := limits.Limits{Shares: 1000}, limits.Limits{Shares: 500}, limits.Limits{Shares: 333}
 		k := &kernel{limits: base, takes: time.Second}
 		var changed atomic.Int32
-		l, err := New(k, k.set, func() { changed.Add(1) })
+		l, err := New(k, func() { changed.Add(1) })
 		must.NoError(t, err)
 		must.Eq(t, State{Want: base, InForce: base}, l.State())
 
@@ -87,7 +86,7 @@ func TestLimiter_fails(t *testing.T) {
 		"refused": func(k *kernel, on bool) {
 			k.setErr = nil
 			if on {
-				k.setErr = errors.New("daemon does not answer")
+				k.setErr = errors.New("permission denied")
 			}
 		},
 		"not taken": func(k *kernel, on bool) { k.ignore = on },
@@ -95,7 +94,7 @@ func TestLimiter_fails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				k := &kernel{limits: limits.Limits{Shares: 1000}}
-				l, err := New(k, k.set, nil)
+				l, err := New(k, nil)
 				must.NoError(t, err)
 				k.change(func() { fail(k, true) })
 				for range 600 {
@@ -118,7 +117,7 @@ func TestLimiter_fails(t *testing.T) {
 
 func TestLimiter_unreadable(t *testing.T) {
 	k := &kernel{readErr: errors.New("no such file")}
-	l, err := New(k, k.set, nil)
+	l, err := New(k, nil)
 	must.ErrorContains(t, err, "reading the limits in force: no such file")
 	must.Eq(t, State{}, l.State())
 }

@@ -18,8 +18,6 @@ import (
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
-
-	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
 const (
@@ -34,8 +32,7 @@ const (
 	labelTask = "io.ebbtide.task"
 )
 
-// DockerEngine decorates Nomad's docker driver. Limits are set through Docker's update API, to keep
-// Docker's state consistent, and read back from the kernel.
+// DockerEngine decorates Nomad's docker driver.
 type DockerEngine struct {
 	client  *client.Client
 	timeout time.Duration
@@ -139,29 +136,6 @@ func (e *DockerEngine) Inspect(ctx context.Context, handle *drivers.TaskHandle) 
 // CgroupName returns the container's ID.
 func (e *DockerEngine) CgroupName(handle *drivers.TaskHandle) (string, error) {
 	return ContainerID(handle)
-}
-
-// Apply sets limits through Docker's update API. The quota's period is the container's
-// (cpu_cfs_period), unless the quota would be below the kernel's minimum.
-func (e *DockerEngine) Apply(ctx context.Context, handle *drivers.TaskHandle, _ *limits.Cgroup, want limits.Limits) error {
-	id, err := ContainerID(handle)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, e.timeout)
-	defer cancel()
-	c, err := e.client.ContainerInspect(ctx, id)
-	if err != nil {
-		return dockerError("inspecting container "+short(id), err)
-	}
-	res := containerapi.Resources{CPUShares: int64(want.Shares), CPUPeriod: c.HostConfig.CPUPeriod, CPUQuota: -1}
-	if want.QuotaCores > 0 {
-		res.CPUQuota, res.CPUPeriod = limits.Quota(want.QuotaCores, res.CPUPeriod)
-	}
-	if _, err := e.client.ContainerUpdate(ctx, id, containerapi.UpdateConfig{Resources: res}); err != nil {
-		return dockerError("updating container "+short(id), err)
-	}
-	return nil
 }
 
 // ReapOptions restrict which containers Reap removes.

@@ -17,14 +17,11 @@ import (
 	"testing"
 	"time"
 
-	containerapi "github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/pkg/stdcopy"
 	"github.com/hashicorp/nomad/drivers/docker"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
-
-	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
 func TestPrepareKeepsTheConfigAndAddsOurLabels(t *testing.T) {
@@ -126,7 +123,7 @@ func TestUnreachableIsTyped(t *testing.T) {
 	must.NoError(t, base.MsgPackEncode(&config, map[string]any{"endpoint": "unix:///nowhere/docker.sock"}))
 	e, err = NewDocker(config, time.Second)
 	must.NoError(t, err)
-	err = e.Apply(t.Context(), handle(t, "abc"), nil, limits.Limits{Shares: 100})
+	_, err = e.Inspect(t.Context(), handle(t, "abc"))
 	must.ErrorIs(t, err, ErrUnreachable)
 	must.False(t, e.OutlivesDaemon(t.Context()))
 }
@@ -212,37 +209,6 @@ func TestExecEndsWithItsCaller(t *testing.T) {
 type buffer struct{ bytes.Buffer }
 
 func (b *buffer) Close() error { return nil }
-
-func TestApplyKeepsThePeriod(t *testing.T) {
-	for name, c := range map[string]struct {
-		period        int64
-		cores         float64
-		wants, quotas int64 // period and quota set
-	}{
-		"chosen":            {50_000, 1.5, 50_000, 75_000},
-		"chosen, no quota":  {50_000, 0, 50_000, -1},
-		"none":              {0, 1.5, 100_000, 150_000},
-		"none, no quota":    {0, 0, 0, -1},
-		"too short for it":  {2_000, 0.1, 100_000, 10_000},
-		"less than can be":  {0, 0.001, 100_000, 1_000},
-		"short, but enough": {2_000, 0.5, 2_000, 1_000},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var got containerapi.UpdateConfig
-			e := serve(t, func(w http.ResponseWriter, r *http.Request) {
-				switch {
-				case strings.HasSuffix(r.URL.Path, "/containers/abc/json"):
-					_ = json.NewEncoder(w).Encode(map[string]any{"Id": "abc", "HostConfig": map[string]any{"CpuPeriod": c.period}})
-				case strings.HasSuffix(r.URL.Path, "/containers/abc/update"):
-					must.NoError(t, json.NewDecoder(r.Body).Decode(&got))
-					_, _ = io.WriteString(w, "{}")
-				}
-			})
-			must.NoError(t, e.Apply(t.Context(), handle(t, "abc"), nil, limits.Limits{Shares: 512, QuotaCores: c.cores}))
-			must.Eq(t, containerapi.Resources{CPUShares: 512, CPUPeriod: c.wants, CPUQuota: c.quotas}, got.Resources)
-		})
-	}
-}
 
 func TestReapTouchesOnlyWhatItMay(t *testing.T) {
 	now := time.Unix(10_000, 0)

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package engine is the interface to the Nomad drivers that Ebbtide decorates:
-// instances, preparation of tasks, and their cgroups and limits.
+// instances, preparation of tasks, and their cgroups.
 package engine
 
 import (
@@ -17,7 +17,6 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/ebbtide/ebbtide/driver/config"
-	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
 const (
@@ -56,9 +55,6 @@ type Engine interface {
 
 	// CgroupName identifies the task's cgroup, see limits.FindFor.
 	CgroupName(handle *drivers.TaskHandle) (string, error)
-
-	// Apply sets the limits of a running task.
-	Apply(ctx context.Context, handle *drivers.TaskHandle, cg *limits.Cgroup, want limits.Limits) error
 
 	// Reconnects reports whether the decorated driver waits for a task's end on a
 	// connection to a daemon, which can break while the task runs.

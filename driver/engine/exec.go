@@ -13,12 +13,9 @@ import (
 	"github.com/hashicorp/nomad/client/lib/cgroupslib"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
-
-	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
-// execEngine decorates Nomad's exec driver: tasks are processes in a chroot, and limits
-// are written to their cgroups.
+// execEngine decorates Nomad's exec driver: tasks are processes in a chroot.
 type execEngine struct{}
 
 func NewExec() Engine { return execEngine{} }
@@ -94,8 +91,4 @@ func (execEngine) Inspect(_ context.Context, handle *drivers.TaskHandle) (State,
 // CgroupName returns Nomad's scope for the task.
 func (execEngine) CgroupName(handle *drivers.TaskHandle) (string, error) {
 	return cgroupslib.ScopeCG1(handle.Config.AllocID, handle.Config.Name), nil
-}
-
-func (execEngine) Apply(_ context.Context, _ *drivers.TaskHandle, cg *limits.Cgroup, want limits.Limits) error {
-	return errors.Join(cg.SetShares(want.Shares), cg.SetQuota(want.QuotaCores))
 }

@@ -165,6 +165,16 @@ func (c *Cgroup) InForce(want, got Limits) bool {
 	return math.Abs(max(want.QuotaCores, float64(minQuotaMicros)/period)-got.QuotaCores) <= 0.001
 }
 
+// Set sets a task's limits. It writes them itself, for containers too: Docker's update makes runc
+// before 1.0.0, and systemd under any runc, restore the devices that they know of, which takes those
+// away that a hook has added, such as NVIDIA's GPUs.
+//
+// What Docker and systemd know stays, so systemd may restore it (daemon-reload), and the next read
+// shows that.
+func (c *Cgroup) Set(want Limits) error {
+	return errors.Join(c.SetShares(want.Shares), c.SetQuota(want.QuotaCores))
+}
+
 // SetShares sets the weight for shares, clamped to MinShares and MaxShares.
 func (c *Cgroup) SetShares(shares uint64) error {
 	return c.cpu.write(c.weightFile(), strconv.FormatUint(c.conv.Weight(shares), 10))
@@ -190,7 +200,7 @@ func (c *Cgroup) SetQuota(cores float64) error {
 		return c.cpu.write("cpu.cfs_quota_us", "-1")
 	}
 	inForce := per
-	quota, per := Quota(cores, per)
+	quota, per := quotaFor(cores, per)
 	if c.cpu.version == 2 {
 		return c.cpu.write("cpu.max", fmt.Sprintf("%d %d", quota, per))
 	}
@@ -214,10 +224,10 @@ func (c *Cgroup) SetQuota(cores float64) error {
 	return err
 }
 
-// Quota returns the quota for a number of cores > 0, in µs per period. The period is
+// quotaFor returns the quota for a number of cores > 0, in µs per period. The period is
 // kept, unless it is 0 (not set) or too short for the kernel's minimum quota: then it
 // is the kernel's default, with a quota of at least 1 ms.
-func Quota(cores float64, per int64) (quota, newPer int64) {
+func quotaFor(cores float64, per int64) (quota, newPer int64) {
 	if quota = int64(math.Round(cores * float64(per))); quota >= minQuotaMicros {
 		return quota, per
 	}
