@@ -46,57 +46,42 @@ fakes: ## build the CUDA driver, NVML and workload that tests use where there is
 nomad: $(EBBTIDE_NOMAD) ## build the real Nomad agent with its web UI (3 to 6 minutes, once)
 
 $(EBBTIDE_NOMAD): | e2e/nomad/go.mod
-	@echo "building Nomad $(NOMAD_VERSION) with its web UI; this takes a few minutes, once"
+	@echo "nomad: building Nomad $(NOMAD_VERSION) with its web UI, once: 3 to 6 minutes on two cores"
 	@mkdir -p $(@D)
-	$(GO) build -C e2e/nomad -trimpath -tags ui -ldflags '-s -w' -o $@.tmp github.com/hashicorp/nomad
+	@total=$$($(GO) list -C e2e/nomad -tags ui -deps github.com/hashicorp/nomad 2>/dev/null | wc -l); \
+	$(GO) build -C e2e/nomad -v -trimpath -tags ui -ldflags '-s -w' -o $@.tmp github.com/hashicorp/nomad 2>&1 | tools/progress nomad $$total packages '^[a-z0-9.]+(/[^ :]*)?$$'
 	mv $@.tmp $@
 
 docs: ## regenerate the tables of docs/reference.md
 	$(GO) test ./internal/reference -run TestReference -update
 
-demo: needs-demo build nomad ## six training jobs on a real Nomad, with and without Ebbtide's policy, and who lost (4 minutes, root)
+demo: ## six training jobs on a real Nomad, with and without Ebbtide's policy, and who lost (4 minutes, root)
+	@tools/setup demo
+	@$(MAKE) --no-print-directory build nomad
 	$(GO) run ./e2e/demo
 
-# A part that fails does not hide what the others show.
-test: needs-test lint build nomad $(BIN)/gotestsum ## everything that CI runs; at the end what failed, and what was skipped and why (PARTIAL=1: also where packages are missing)
-	@rm -f out/unit.json out/e2e.json out/parts.json; status=0; \
-	$(MAKE) --no-print-directory -j2 -k chaos-part unit-parts || status=1; \
-	$(MAKE) --no-print-directory e2e || status=1; \
-	$(BIN)/gotestsum --format none --raw-command -- cat out/unit.json out/e2e.json out/parts.json; \
-	exit $$status
-
-# The chaos does not depend on time: it runs concurrently with the others.
-chaos-part:
-	tools/part chaos $(MAKE) --no-print-directory chaos
-
-unit-parts:
-	@status=0; \
-	$(MAKE) --no-print-directory unit || status=1; \
-	for part in test-cgroup2 test-bundle; do tools/part $$part $(MAKE) --no-print-directory $$part || status=1; done; \
-	exit $$status
-
-needs-%:
-	@[ $* = release ] || [ "$$(id -u)" = 0 ] || { echo "make $* needs root: its containers and cgroups"; [ -n "$(PARTIAL)" ] || exit 1; }
-	@missing=$$(ARCHES='$(ARCHES)' tools/needs $*); [ -z "$$missing" ] || { \
-		echo "make $* needs packages that are missing here:"; echo "$$missing"; \
-		echo "apt-get install -y $$(cut -f 1 <<<"$$missing" | sort -u | xargs)"; \
-		[ -n "$(PARTIAL)" ] || { echo "or continue without them: make $* PARTIAL=1"; exit 1; }; }
+test: ## everything that CI runs; at the end what failed, and what was skipped and why (35 minutes, root; NOINSTALL=1: installs no packages)
+	@tools/test
 
 $(BIN)/gotestsum: tools/go.mod
 	GOFLAGS= $(GO) build -C tools -o ../$@ gotest.tools/gotestsum
 
 unit: $(BIN)/gotestsum ## unit tests with the race detector, fuzz seeds, and the coverage of policies and estimators
+	@echo "unit: 8 minutes on two cores, 15 the first time"
 	@mkdir -p out
-	$(BIN)/gotestsum --format standard-quiet --hide-summary skipped,output --jsonfile out/unit.json -- -race ./...
+	@$(BIN)/gotestsum --format standard-quiet --hide-summary skipped,output --jsonfile out/unit.json -- -race ./... 2>&1 | \
+		tools/progress unit "$$($(GO) list ./... | wc -l)" packages '^(ok|\?) '
 	@$(GO) test -cover ./driver/policy/... ./driver/growth ./device/fairshare | awk '{ print } \
 		match($$0, /coverage: [0-9.]+%/) { if (substr($$0, RSTART + 10) + 0 < 95) bad = bad " " $$2 } \
 		END { if (bad) { print "coverage below 95 %:" bad; exit 1 } }'
 
 # Only failures are printed; agents' logs are in out/e2e.log.
 e2e: build nomad $(BIN)/gotestsum ## the end-to-end suites on a real Nomad, with both engines
+	@echo "e2e: 20 minutes"
 	@mkdir -p out
-	$(BIN)/gotestsum --format standard-quiet --hide-summary all --jsonfile out/e2e.json -- -tags e2e -count 1 -timeout 60m ./e2e 2>&1 | tee out/e2e.log | \
-		grep --line-buffered -E '^ *--- FAIL|^DONE|^ *[a-z_]+_test\.go:[0-9]+: |^ *↪|^(panic|FAIL|ok|#)|^[^ ]+\.go:[0-9]+|^[[:space:]]+Test[^ ]* \('
+	@$(BIN)/gotestsum --format testname --hide-summary all --jsonfile out/e2e.json -- -tags e2e -count 1 -timeout 60m ./e2e 2>&1 | tee out/e2e.log | \
+		grep --line-buffered -E '^(PASS|SKIP) e2e\.[^/]*$$|^ *--- FAIL|^DONE|^ *[a-z_]+_test\.go:[0-9]+: |^ *↪|^(panic|FAIL|ok|#)|^[^ ]+\.go:[0-9]+|^[[:space:]]+Test[^ ]* \(' | \
+		tools/progress e2e $$(cat e2e/*_test.go | grep -c '^func Test.*testing\.T)') tests '^(PASS|SKIP) '
 
 chaos: build nomad ## five minutes of moves on a real Nomad that is broken at random (CHAOS='-seed 2 -minutes 60')
 	$(GO) run ./e2e/chaos $(CHAOS)
@@ -132,7 +117,8 @@ test-gpu: gpu-bundle ## run that here, on a real NVIDIA card (8 minutes at most;
 CC_amd64 := x86_64-linux-gnu-gcc
 CC_arm64 := aarch64-linux-gnu-gcc
 
-release: needs-release $(BIN)/nfpm ## archives, packages, an image, bills of materials, notes and checksums of this version, into dist/: the same bytes for a commit (ARCHES=amd64: for one architecture)
+release: $(BIN)/nfpm ## archives, packages, an image, bills of materials, notes and checksums of this version, into dist/: the same bytes for a commit (ARCHES=amd64: for one architecture)
+	@ARCHES='$(ARCHES)' tools/setup release
 	$(foreach arch,$(ARCHES),$(MAKE) --no-print-directory release-$(arch) &&) true
 	$(GO) run -buildvcs=false -ldflags '$(LDFLAGS)' ./packaging/release -nfpm $(BIN)/nfpm -out $(DIST) -arch $(subst $(eval) ,$(comma),$(strip $(ARCHES)))
 
@@ -191,4 +177,4 @@ bench-cost: build nomad ## what policies, log reading and the plugin cost (20 mi
 clean: ## remove what was built here (the cached Nomad agent stays)
 	rm -rf $(BIN) $(DIST) out e2e/out
 
-.PHONY: chaos-part unit-parts docs screenshots help build product preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu release release-again test-release lint bench report bench-cost clean
+.PHONY: docs screenshots help build product preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu release release-again test-release lint bench report bench-cost clean
