@@ -69,7 +69,7 @@ $(BIN)/gotestsum: tools/go.mod
 unit: $(BIN)/gotestsum ## unit tests with the race detector, fuzz seeds, and the coverage of policies and estimators
 	@echo "unit: 8 minutes on two cores, 15 the first time"
 	@mkdir -p out
-	@$(BIN)/gotestsum --format standard-quiet --hide-summary skipped,output --jsonfile out/unit.json -- -race ./... 2>&1 | \
+	@$(BIN)/gotestsum --format standard-quiet --hide-summary skipped --jsonfile out/unit.json -- -race ./... 2>&1 | \
 		tools/progress unit "$$($(GO) list ./... | wc -l)" packages '^(ok|\?) '
 	@$(GO) test -cover ./driver/policy/... ./driver/growth ./device/fairshare | awk '{ print } \
 		match($$0, /coverage: [0-9.]+%/) { if (substr($$0, RSTART + 10) + 0 < 95) bad = bad " " $$2 } \
@@ -84,6 +84,7 @@ e2e: build nomad $(BIN)/gotestsum ## the end-to-end suites on a real Nomad, with
 		tools/progress e2e $$(cat e2e/*_test.go | grep -c '^func Test.*testing\.T)') tests '^(PASS|SKIP) '
 
 chaos: build nomad ## five minutes of moves on a real Nomad that is broken at random (CHAOS='-seed 2 -minutes 60')
+	@echo "chaos: 6 minutes"
 	$(GO) run ./e2e/chaos $(CHAOS)
 
 test-cgroup2: ## the limits' kernel tests on cgroup v2, in a virtual machine
@@ -151,6 +152,7 @@ screenshots: ## the pictures of the documentation that show the page (chromium, 
 	EBBTIDE_CHROMIUM=$$(command -v chromium) $(GO) run ./e2e/ui/pictures node e2e/ui/pictures/shoot.js docs/ui.png
 
 lint: $(BIN)/misspell ## formatting, go vet, staticcheck; spelling, phrases, links, lengths and commands of the pages
+	@echo "lint: 2 minutes on two cores, 5 the first time"
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not formatted:"; echo "$$out"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) vet -tags e2e ./e2e/...
