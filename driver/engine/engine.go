@@ -12,11 +12,10 @@ import (
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/nomad/drivers/docker"
-	"github.com/hashicorp/nomad/drivers/exec"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/ebbtide/ebbtide/driver/config"
+	"github.com/ebbtide/ebbtide/driver/engine/guard"
 )
 
 const (
@@ -67,9 +66,9 @@ type Engine interface {
 func NewDriver(ctx context.Context, name string, logger hclog.Logger) (drivers.DriverPlugin, error) {
 	switch name {
 	case Docker:
-		return docker.NewDockerDriver(ctx, logger), nil
+		return guard.NewDocker(ctx, logger), nil
 	case Exec:
-		return exec.NewExecDriver(ctx, logger), nil
+		return guard.NewExec(ctx, logger), nil
 	}
 	return nil, fmt.Errorf("engine: must be one of %s, got %q", strings.Join(config.Engines(), ", "), name)
 }

@@ -164,6 +164,20 @@ func (d Dir) Remove(name string) error {
 	return nil
 }
 
+// MkdirTemp creates a directory and returns its path.
+func (d Dir) MkdirTemp(prefix string) (string, error) {
+	root, err := d.open(true)
+	if err != nil {
+		return "", fmt.Errorf("creating a directory: %w", err)
+	}
+	defer root.Close()
+	name := prefix + rand.Text()
+	if err := root.Mkdir(name, 0o700); err != nil {
+		return "", fmt.Errorf("creating %s: %w", name, err)
+	}
+	return filepath.Join(d.alloc, DirName, name), nil
+}
+
 // open opens the directory, but never a symlink out of the allocation's directory.
 func (d Dir) open(create bool) (*os.Root, error) {
 	alloc, err := os.OpenRoot(d.alloc)
