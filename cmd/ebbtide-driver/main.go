@@ -8,8 +8,9 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
+
+	// Before the helpers.
+	_ "github.com/ebbtide/ebbtide/internal/sigpipe"
 
 	// These packages check os.Args in init and turn the process into the decorated driver's
 	// helper. They come first so that the helper loads as little as possible.
@@ -30,10 +31,6 @@ func main() {
 		fmt.Println("ebbtide-driver", version.String())
 		return
 	}
-
-	// After the agent is killed, writing to the log's broken pipe would kill this process and
-	// its state. The signal is caught, not ignored: tasks would inherit an ignored one.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 
 	plugins.ServeCtx(func(ctx context.Context, logger hclog.Logger) any {
 		d := driver.New(ctx, driver.InstalledName(), logger)
