@@ -5,11 +5,15 @@ package cli
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 
 	"github.com/hashicorp/cli"
 
+	"github.com/ebbtide/ebbtide/doctor"
+	"github.com/ebbtide/ebbtide/setup"
 	"github.com/ebbtide/ebbtide/version"
 )
 
@@ -24,7 +28,8 @@ func (versionCommand) Help() string {
 Usage: ebbtide version
 
   Prints the version of Ebbtide, and the Go version and platform it was built
-  with and for.
+  with and for. Then, for each task driver plugin next to this program and in
+  `+setup.DefaultPlugins+`, the version of Nomad whose drivers it contains.
 `)
 }
 
@@ -34,5 +39,17 @@ func (c versionCommand) Run(args []string) int {
 		return exitUsage
 	}
 	fmt.Fprintf(c.io.Out, "ebbtide %s %s %s/%s\n", version.String(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	dirs := []string{setup.DefaultPlugins}
+	if self, err := os.Executable(); err == nil {
+		dirs = append([]string{filepath.Dir(self)}, dirs...)
+	}
+	for _, dir := range dirs {
+		files, _ := doctor.Plugins(dir) // there may be none
+		for _, f := range files {
+			if f.Ours {
+				fmt.Fprintf(c.io.Out, "%s contains the drivers of Nomad %s\n", filepath.Join(dir, f.Name), f.Nomad)
+			}
+		}
+	}
 	return exitOK
 }

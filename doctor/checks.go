@@ -19,7 +19,6 @@ import (
 
 // What Ebbtide is built with and recommends.
 const (
-	nomadSeries = "1.11" // of the drivers linked into the plugin
 	pluginFile  = "ebbtide-driver"
 	driverName  = "ebbtide"
 	dockerName  = "docker"
@@ -284,24 +283,6 @@ func canonical(b Block) any {
 		return nil
 	}
 	return v
-}
-
-func checkVersion(s *Snapshot) []Finding {
-	const name = "nomad version"
-	v := s.API.Version
-	if v == "" && s.API.Node != nil {
-		v = s.API.Node.Attributes["nomad.version"]
-	}
-	v = clean(v)
-	switch {
-	case v == "":
-		return skipped(name, "unknown: the agent was not queried")
-	case v == nomadSeries || strings.HasPrefix(v, nomadSeries+"."):
-		return okay(name, "%s", v)
-	default:
-		return one(name, Warn, fmt.Sprintf("%s; Ebbtide is built for and tested with %s", v, nomadSeries),
-			"test it on one node first, or use Nomad "+nomadSeries, "")
-	}
 }
 
 func checkRoot(s *Snapshot) []Finding {

@@ -39,7 +39,7 @@ func healthy(t *testing.T) *Snapshot {
 		},
 		Host: &Host{
 			Root:    true,
-			Plugins: []File{{Name: "ebbtide-driver", Executable: true, Ours: true}, {Name: "README"}},
+			Plugins: []File{{Name: "ebbtide-driver", Executable: true, Ours: true, Nomad: "1.11.3"}, {Name: "README"}},
 			Agents:  []Process{{PID: 7, UID: 0}},
 			Cgroups: []CgroupMount{{Version: 2, Path: "/sys/fs/cgroup", Controllers: []string{"cpuset", "cpu"}}},
 			Docker: &Docker{
@@ -116,13 +116,33 @@ func TestExamine(t *testing.T) {
 			s.Files.Options = map[string]string{"driver.denylist": "java"}
 		}, "configuration in force", Warn, `client.max_kill_timeout, client.options, plugin "docker"`, "restart", ""},
 
-		"old Nomad": {func(_ *testing.T, s *Snapshot) { s.API.Version = "1.9.3" }, "nomad version", Warn, "1.9.3", "1.11", ""},
+		"old Nomad": {func(_ *testing.T, s *Snapshot) { s.API.Version = "1.9.3" }, "nomad version", Warn, "1.9.3", "1.11 or 2.0", ""},
 		"new Nomad": {func(_ *testing.T, s *Snapshot) { s.API.Version = "1.110.0" }, "nomad version", Warn, "1.110.0", "", ""},
 		"Nomad by its node": {func(_ *testing.T, s *Snapshot) {
 			s.API.Version = ""
 			s.API.Node.Attributes["nomad.version"] = "1.11.9"
 		}, "nomad version", OK, "1.11.9", "", ""},
-		"Nomad not asked": {func(_ *testing.T, s *Snapshot) { s.API = API{Err: errors.New("x")} }, "nomad version", Skip, "", "", ""},
+		"Nomad not asked": {func(_ *testing.T, s *Snapshot) { s.API = API{Err: errors.New("x")} }, "nomad version", Skip, "drivers of Nomad 1.11.3", "", ""},
+		"Nomad 2":         {func(_ *testing.T, s *Snapshot) { s.API.Version = "2.0.5" }, "nomad version", OK, "2.0.5; the plugin contains the drivers of Nomad 1.11.3", "", ""},
+		"Nomad 2, to come": {func(_ *testing.T, s *Snapshot) { s.API.Version = "2.0.6-dev" },
+			"nomad version", Warn, "read up to 2.0.5", "changelog", ""},
+		"Nomad 2, cores": {func(_ *testing.T, s *Snapshot) { s.API.Version, s.API.Node.Cores = "2.0.5", true },
+			"nomad version", Warn, "GH-28272", "docs/operations.md", ""},
+		"Nomad 1.11.9, cores": {func(_ *testing.T, s *Snapshot) { s.API.Version, s.API.Node.Cores = "1.11.9", true },
+			"nomad version", Warn, "GH-28272", "", ""},
+		"cores, not fixed there": {func(_ *testing.T, s *Snapshot) { s.API.Version, s.API.Node.Cores = "2.0.4", true },
+			"nomad version", OK, "", "", ""},
+		"cores, linked": {func(_ *testing.T, s *Snapshot) {
+			s.API.Version, s.API.Node.Cores, s.Host.Plugins[0].Nomad = "2.0.5", true, "2.0.5"
+		}, "nomad version", OK, "2.0.5; the plugin contains the drivers of Nomad 2.0.5", "", ""},
+		"cores, exec": {func(_ *testing.T, s *Snapshot) {
+			s.API.Version, s.API.Node.Cores, own(s)["engine"] = "2.0.5", true, "exec"
+		}, "nomad version", OK, "", "", ""},
+		"drivers by the node": {func(_ *testing.T, s *Snapshot) {
+			s.Host = nil
+			s.API.Node.Attributes["driver.ebbtide.nomad_version"] = "1.11.3"
+		}, "nomad version", OK, "drivers of Nomad 1.11.3", "", ""},
+		"drivers unknown": {func(_ *testing.T, s *Snapshot) { s.Host.Plugins[0].Nomad = "" }, "nomad version", OK, "is unknown", "", ""},
 
 		"not root": {func(_ *testing.T, s *Snapshot) { s.Host.Agents = []Process{{7, 0}, {8, 1000}} },
 			"root", Fail, "8 (user 1000)", "as root", ""},

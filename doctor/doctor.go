@@ -92,6 +92,8 @@ type API struct {
 type Node struct {
 	Attributes map[string]string
 	Drivers    map[string]DriverInfo
+	// Cores means that a task has cores of its own; false if unknown.
+	Cores bool
 	// Cards are those shared by the device plugin.
 	Cards []Card
 }
@@ -130,8 +132,9 @@ type Host struct {
 type File struct {
 	Name       string
 	Executable bool
-	// Ours means Ebbtide's plugin, whatever its name.
-	Ours bool
+	// Ours means Ebbtide's plugin, whatever its name; Nomad is the version of the drivers in it.
+	Ours  bool
+	Nomad string
 }
 
 type Process struct{ PID, UID int }

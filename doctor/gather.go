@@ -25,6 +25,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/version"
 )
 
 // timeout bounds each request to the agent and Docker.
@@ -166,7 +167,33 @@ func askAgent(ctx context.Context, cfg *api.Config, a *API) (hostname string) {
 		}
 	}
 	a.Node.Cards = cards(node)
+	a.Node.Cores = reservesCores(ctx, c, id)
 	return node.Attributes["unique.hostname"]
+}
+
+// reservesCores reports whether a task on the node has cores of its own; false if unknown.
+func reservesCores(ctx context.Context, c *api.Client, node string) bool {
+	ctx, cancel := context.WithTimeout(ctx, timeout/2)
+	defer cancel()
+	allocs, _, err := c.Allocations().List((&api.QueryOptions{
+		Namespace: api.AllNamespacesNamespace,
+		Filter:    fmt.Sprintf("NodeID == %q and ClientStatus == \"running\"", node),
+		Params:    map[string]string{"resources": "true"},
+	}).WithContext(ctx))
+	if err != nil {
+		return false
+	}
+	for _, a := range allocs {
+		if a.AllocatedResources == nil {
+			continue
+		}
+		for _, task := range a.AllocatedResources.Tasks {
+			if task != nil && len(task.Cpu.ReservedCores) > 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // bound returns the jobs bound for a move, none after half the time, which leaves the rest for
@@ -245,7 +272,7 @@ func withoutUser(address string) string {
 func inspectHost(s *Snapshot) *Host {
 	h := &Host{Root: os.Geteuid() == 0, Agents: agents("/proc")}
 	if cfg := s.config(); cfg != nil && cfg.PluginDir != "" {
-		h.Plugins, h.PluginsErr = plugins(cfg.PluginDir)
+		h.Plugins, h.PluginsErr = Plugins(cfg.PluginDir)
 	}
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -259,7 +286,8 @@ func inspectHost(s *Snapshot) *Host {
 	return h
 }
 
-func plugins(dir string) ([]File, error) {
+// Plugins lists the files in a plugin_dir.
+func Plugins(dir string) ([]File, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("listing plugin_dir: %w", err)
@@ -271,15 +299,21 @@ func plugins(dir string) ([]File, error) {
 		if err != nil || !fi.Mode().IsRegular() {
 			continue
 		}
-		out = append(out, File{Name: e.Name(), Executable: fi.Mode()&0o111 != 0, Ours: isPlugin(path)})
+		f := File{Name: e.Name(), Executable: fi.Mode()&0o111 != 0}
+		f.Ours, f.Nomad = inspectPlugin(path)
+		out = append(out, f)
 	}
 	return out, nil
 }
 
-// isPlugin identifies Ebbtide's plugin by its Go build information.
-func isPlugin(path string) bool {
+// inspectPlugin identifies Ebbtide's plugin, and the Nomad whose drivers it contains, by its Go build
+// information.
+func inspectPlugin(path string) (ours bool, nomad string) {
 	info, err := buildinfo.ReadFile(path)
-	return err == nil && info.Path == "github.com/ebbtide/ebbtide/cmd/ebbtide-driver"
+	if err != nil || info.Path != "github.com/ebbtide/ebbtide/cmd/ebbtide-driver" {
+		return false, ""
+	}
+	return true, version.Nomad(info)
 }
 
 func agents(proc string) (out []Process) {

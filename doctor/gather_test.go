@@ -74,6 +74,18 @@ func TestGather_api(t *testing.T) {
 	must.StrContains(t, out, addr+" responds")
 }
 
+func TestGather_cores(t *testing.T) {
+	for resources, want := range map[string]bool{
+		`null`: false, `{"Tasks": {"train": {"Cpu": {"CpuShares": 100}}}}`: false,
+		`{"Tasks": {"train": {"Cpu": {"CpuShares": 100, "ReservedCores": [1]}}}}`: true,
+	} {
+		addr := serve(t, map[string]string{"/v1/agent/self": agentSelf, "/v1/node/n1": node("elsewhere.example"),
+			"/v1/allocations": `[{"ID": "a1", "AllocatedResources": ` + resources + `}]`})
+		s, _ := report(t, Options{Address: addr})
+		must.Eq(t, want, s.API.Node.Cores, must.Sprint(resources))
+	}
+}
+
 func TestGather_thisMachine(t *testing.T) {
 	own, err := os.Hostname()
 	must.NoError(t, err)
@@ -140,10 +152,10 @@ func TestPlugins(t *testing.T) {
 	must.NoError(t, os.Mkdir(filepath.Join(dir, "c"), 0o755))
 	must.NoError(t, os.Symlink("a", filepath.Join(dir, "d")))
 	must.NoError(t, os.Symlink("none", filepath.Join(dir, "e")))
-	files, err := plugins(dir)
+	files, err := Plugins(dir)
 	must.NoError(t, err)
 	must.Eq(t, []File{{Name: "a", Executable: true}, {Name: "b"}, {Name: "d", Executable: true}}, files)
-	_, err = plugins(filepath.Join(dir, "none"))
+	_, err = Plugins(filepath.Join(dir, "none"))
 	must.ErrorIs(t, err, os.ErrNotExist)
 }
 

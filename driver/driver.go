@@ -4,11 +4,13 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -281,9 +283,16 @@ func (d *Driver) decorate(s *setup, fp *drivers.Fingerprint) *drivers.Fingerprin
 		attrs[own+"mode"] = pstructs.NewStringAttribute(string(s.Mode))
 		attrs[own+"estimator"] = pstructs.NewStringAttribute(s.Estimator)
 		attrs[own+"version"] = pstructs.NewStringAttribute(version.Version)
+		attrs[own+"nomad_version"] = pstructs.NewStringAttribute(linkedNomad())
 		attrs[own+"pool_cores"] = pstructs.NewFloatAttribute(float64(s.pool), "")
 	}
 	return &drivers.Fingerprint{Attributes: attrs, Health: fp.Health, HealthDescription: fp.HealthDescription, Err: fp.Err}
+}
+
+// linkedNomad returns the version of the decorated drivers, "unknown" in a program without modules.
+func linkedNomad() string {
+	info, _ := debug.ReadBuildInfo()
+	return cmp.Or(version.Nomad(info), "unknown")
 }
 
 // StartTask validates the jobspec's settings, has the decorated driver start the task and adds it

@@ -64,13 +64,14 @@ func testAttributes(t *testing.T, c *cluster) {
 	node, err := c.agent.Node(deadline(t, stepDeadline))
 	must.NoError(t, err)
 	for name, want := range map[string]string{
-		"driver.ebbtide":            "1",
-		"driver.ebbtide.engine":     c.engine,
-		"driver.ebbtide.policy":     "flowcon",
-		"driver.ebbtide.mode":       "weight",
-		"driver.ebbtide.estimator":  "robust",
-		"driver.ebbtide.version":    version.Version,
-		"driver.ebbtide.pool_cores": "",
+		"driver.ebbtide":               "1",
+		"driver.ebbtide.engine":        c.engine,
+		"driver.ebbtide.policy":        "flowcon",
+		"driver.ebbtide.mode":          "weight",
+		"driver.ebbtide.estimator":     "robust",
+		"driver.ebbtide.version":       version.Version,
+		"driver.ebbtide.nomad_version": "1.11.3",
+		"driver.ebbtide.pool_cores":    "",
 	} {
 		got, ok := node.Attributes[name]
 		must.True(t, ok, must.Sprintf("the node has no attribute %q", name))

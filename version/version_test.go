@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os/exec"
 	"regexp"
+	"runtime/debug"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -25,6 +26,12 @@ func TestMake(t *testing.T) {
 	for _, m := range regexp.MustCompile(`version\.Version=(\S*?)['"]?\s`).FindAllStringSubmatch(string(out), -1) {
 		must.RegexMatch(t, semantic, m[1])
 	}
+}
+
+func TestNomad(t *testing.T) {
+	must.Eq(t, "", Nomad(nil))
+	must.Eq(t, "", Nomad(&debug.BuildInfo{Deps: []*debug.Module{{Path: "github.com/hashicorp/nomad/api", Version: "v0.1.0"}}}))
+	must.Eq(t, "1.11.3", Nomad(&debug.BuildInfo{Deps: []*debug.Module{{Path: "github.com/hashicorp/nomad", Version: "v1.11.3"}}}))
 }
 
 func TestString(t *testing.T) {

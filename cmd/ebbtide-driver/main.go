@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime/debug"
 
 	// Before the helpers.
 	_ "github.com/ebbtide/ebbtide/internal/sigpipe"
@@ -28,7 +29,8 @@ var _ = docklog.PluginName
 
 func main() {
 	if len(os.Args) > 1 && (os.Args[1] == "-version" || os.Args[1] == "--version") {
-		fmt.Println("ebbtide-driver", version.String())
+		info, _ := debug.ReadBuildInfo()
+		fmt.Println("ebbtide-driver", version.String(), "with the drivers of Nomad", version.Nomad(info))
 		return
 	}
 
