@@ -29,7 +29,7 @@ Usage: ebbtide version
 
   Prints the version of Ebbtide, and the Go version and platform it was built
   with and for. Then, for each task driver plugin next to this program and in
-  `+setup.DefaultPlugins+`, the version of Nomad whose drivers it contains.
+  ` + setup.DefaultPlugins + `, the version of Nomad whose drivers it contains.
 `)
 }
 

@@ -19,9 +19,9 @@ import (
 
 // What Ebbtide is built with and recommends.
 const (
-	pluginFile  = "ebbtide-driver"
-	driverName  = "ebbtide"
-	dockerName  = "docker"
+	pluginFile = "ebbtide-driver"
+	driverName = "ebbtide"
+	dockerName = "docker"
 
 	recommendedKillTimeout = 5 * time.Minute
 	defaultEndpoint        = "unix:///var/run/docker.sock"

@@ -85,7 +85,7 @@ func checkVersion(s *Snapshot) []Finding {
 		return one(name, Warn, fmt.Sprintf("%s; Ebbtide is tested with %s%s", v, known, contains),
 			"test it on one node first, or use Nomad "+known, "")
 	case len(lacks) > 0:
-		return one(name, Warn, v+contains+", which are older: "+strings.Join(lacks, "; "), "see docs/operations.md, Nomad's versions", "")
+		return one(name, Warn, v+contains+", which are older: "+strings.Join(lacks, "; "), "see \"Nomad's versions\" in docs/operations.md", "")
 	case patch > read && linked != v:
 		return one(name, Warn, fmt.Sprintf("%s%s; Nomad's changelog has been read up to %s.%d", v, contains, series, read),
 			"look for changes of docker, exec and drivers in Nomad's changelog, or use a later Ebbtide", "")

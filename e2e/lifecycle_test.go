@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +64,7 @@ func volumeDir(t *testing.T) string {
 func testAttributes(t *testing.T, c *cluster) {
 	node, err := c.agent.Node(deadline(t, stepDeadline))
 	must.NoError(t, err)
+	info, _ := debug.ReadBuildInfo()
 	for name, want := range map[string]string{
 		"driver.ebbtide":               "1",
 		"driver.ebbtide.engine":        c.engine,
@@ -70,7 +72,7 @@ func testAttributes(t *testing.T, c *cluster) {
 		"driver.ebbtide.mode":          "weight",
 		"driver.ebbtide.estimator":     "robust",
 		"driver.ebbtide.version":       version.Version,
-		"driver.ebbtide.nomad_version": "1.11.3",
+		"driver.ebbtide.nomad_version": version.Nomad(info),
 		"driver.ebbtide.pool_cores":    "",
 	} {
 		got, ok := node.Attributes[name]

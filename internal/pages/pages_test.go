@@ -23,10 +23,10 @@ const root = "../.."
 var budgets = map[string]int{
 	"README.md":             900,
 	"ARCHITECTURE.md":       825,
-	"CONTRIBUTING.md":       780,
+	"CONTRIBUTING.md":       850,
 	"docs/README.md":        200,
 	"docs/concepts.md":      2295,
-	"docs/operations.md":    2800,
+	"docs/operations.md":    3150,
 	"docs/shim.md":          2100,
 	"docs/jobs.md":          1425,
 	"docs/reference.md":     5380,
@@ -39,7 +39,7 @@ var budgets = map[string]int{
 }
 
 // inAll is the most words of all of docs.
-const inAll = 24000
+const inAll = 24400
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {
