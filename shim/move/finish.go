@@ -4,6 +4,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,8 +75,13 @@ func (m *mover) wait(ctx context.Context) error {
 		return err
 	}
 	err := m.waitPlaced(ctx, r.After, "the new allocation runs", func(stubs []*api.AllocationListStub, next *api.AllocationListStub) (ok bool, err error) {
-		if old := latest(stubs, func(s *api.AllocationListStub) bool { return s.ID == r.Alloc }); old != nil && terminal(old.ClientStatus) {
+		old := latest(stubs, func(s *api.AllocationListStub) bool { return s.ID == r.Alloc })
+		switch {
+		case old == nil:
+		case terminal(old.ClientStatus):
 			m.frozen.stop() // nothing left to keep frozen
+		case old.JobVersion > r.Version && old.DesiredStatus == api.AllocDesiredStatusRun:
+			return false, cmp.Or(m.unchanged(ctx), errInPlace)
 		}
 		if next == nil {
 			return false, nil

@@ -84,6 +84,9 @@ type schedule struct {
 	Start   time.Duration // delay of the disk's migration and the start
 	Room    bool          // on the target
 	NoPlan  bool
+	// Limited jobs have a max_run_duration: Nomad 2.0.3 and later updates their allocations in
+	// place, wherever they run.
+	Limited bool
 	// FailStart and EmptyDisk are the ordinals of the starts that fail, or find an empty disk.
 	FailStart, EmptyDisk int // -1: none
 	// Restart is when the agent is restarted after a failed start of a bound job; 0 for never.
@@ -316,7 +319,7 @@ func (m *model) fits(job *document.Job, node string) bool {
 }
 
 func (m *model) inPlace(a *modelAlloc, job *document.Job) bool {
-	return m.fits(job, a.node) && m.meta(m.specs[a.version]) == m.meta(job)
+	return (m.s.Limited || m.fits(job, a.node)) && m.meta(m.specs[a.version]) == m.meta(job)
 }
 
 func (m *model) last() *modelAlloc { return m.all[len(m.all)-1] }
@@ -773,6 +776,7 @@ func (p *process) Plan(ctx context.Context, job *document.Job) (out *api.JobPlan
 		a := p.last()
 		runs := a.desired == "run" && !terminal(a.client)
 		if runs && p.inPlace(a, job) {
+			out.Annotations = &api.PlanAnnotations{DesiredTGUpdates: map[string]*api.DesiredUpdates{"train": {InPlaceUpdate: 1}}}
 			return nil
 		}
 		if !slices.ContainsFunc(p.nodes, func(node string) bool { return p.room(job, node) }) {

@@ -161,6 +161,10 @@ var ErrNotResumed = errors.New("the new allocation lacks the checkpoint")
 // noticed only once the tasks are frozen.
 var ErrNoPlan = errors.New("Nomad returned no plan")
 
+// errInPlace means that binding the job does not move it. For jobs with a max_run_duration
+// Nomad's scheduler (2.0.3 to at least 2.0.5) omits the check whether the node still suits.
+var errInPlace = errors.New("Nomad updates it in place instead of replacing it, as Nomad 2.0.3 and later do with a max_run_duration")
+
 // Nomad is what a move needs of a cluster.
 type Nomad interface {
 	Allocation(ctx context.Context, id string) (*api.Allocation, error)
@@ -311,6 +315,8 @@ func (m *mover) check(ctx context.Context, target string) error {
 	switch {
 	case errors.Is(err, ErrNoPlan):
 		would = "Nomad returned no plan"
+	case errors.Is(err, errInPlace):
+		return &Refused{Reasons: []string{err.Error()}}
 	case err != nil:
 		return err
 	case missing != nil:
@@ -325,7 +331,7 @@ func (m *mover) check(ctx context.Context, target string) error {
 }
 
 // planned returns why Nomad would not place the group on the node, nil if it would. The error
-// may be ErrNoPlan.
+// may be ErrNoPlan or errInPlace.
 func planned(ctx context.Context, nomad Nomad, job *document.Job, group, node string) (*api.AllocationMetric, error) {
 	bound, err := bind(job, group, node, "", "")
 	if err != nil {
@@ -334,6 +340,11 @@ func planned(ctx context.Context, nomad Nomad, job *document.Job, group, node st
 	plan, err := nomad.Plan(ctx, bound)
 	if err != nil {
 		return nil, err
+	}
+	if plan.Annotations != nil {
+		if d := plan.Annotations.DesiredTGUpdates[group]; d != nil && d.InPlaceUpdate > 0 {
+			return nil, errInPlace
+		}
 	}
 	return plan.FailedTGAllocs[group], foreign(plan)
 }

@@ -93,6 +93,20 @@ func TestMove_fails(t *testing.T) {
 	}
 }
 
+// Nomad may update an allocation in place although its node is not the job's: a task is not frozen
+// for such a move if there is a plan, and otherwise until the evaluation only.
+func TestMove_inPlace(t *testing.T) {
+	for noPlan, log := range map[bool][]string{
+		false: nil,
+		true:  {"CHECKPOINT a", "register b", "FREEZE a", "register ", "RELEASE a", "RELEASE a"},
+	} {
+		out := runModel(t, func(s *schedule) { s.Limited, s.NoPlan = true, noPlan })
+		must.ErrorContains(t, out.err, "updates it in place")
+		must.Eq(t, log, out.log)
+		must.Len(t, 1, out.all)
+	}
+}
+
 // Nomad replaces an allocation whose meta changes, as for a rollback: without room there, the
 // job is unbound where it is; so is a rolled-back job without room on its next target.
 func TestMove_cannotRollBack(t *testing.T) {
