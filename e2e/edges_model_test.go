@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
@@ -180,4 +181,27 @@ func (s *site) status(t *testing.T, id string, is func(status string) bool) (stu
 		return nil
 	})
 	return stub
+}
+
+// testTimeLimit: Nomad 2.0.3 and later update a job with a max_run_duration in place, although its
+// node violates the constraint, so the move is refused. Older servers drop the limit.
+func testTimeLimit(t *testing.T, m *moving, d *apiProxy) {
+	limited := observedJob{m.site, m.id}
+	spec, _ := limited.change(t, func(j *api.Job) { j.TaskGroups[0].MaxRunDuration = new(time.Hour) })
+	m.move(t, d)
+	m.end(t)
+	now, starts := m.checkOnce(t)
+	if spec.TaskGroups[0].MaxRunDuration == nil {
+		must.NoError(t, m.err)
+		must.Eq(t, "b", now.NodeName)
+		return
+	}
+	must.ErrorContains(t, m.err, "cannot be moved: Nomad updates it in place")
+	must.Eq(t, m.alloc.ID, now.ID)
+	must.Len(t, 1, starts)
+
+	spec, eval := limited.change(t, limited.constrain(api.ConstraintSetContainsAny, m.b.agent.NodeID()+","+moved.Mark+"1234"))
+	must.MapEmpty(t, eval.FailedTGAllocs)
+	must.Len(t, 1, limited.allocs(t))
+	must.Eq(t, *spec.Version, limited.allocs(t)[0].JobVersion)
 }

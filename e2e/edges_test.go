@@ -329,6 +329,7 @@ func TestEdges(t *testing.T) {
 		"mover killed":                   testMoverKilled,
 		"two movers":                     testTwoMovers,
 		"source killed while it carries": testSourceKilledCarrying,
+		"time limit":                     testTimeLimit,
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := s.learn(t, learner(strings.ReplaceAll(name, " ", "-")))[0]

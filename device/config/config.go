@@ -32,7 +32,7 @@ const (
 const (
 	// MountsDriver is the ebbtide driver, which keeps the task's volumes.
 	MountsDriver = "driver"
-	// MountsDevice is this plugin, for other drivers. Nomad 1.11 then drops the task's volumes.
+	// MountsDevice is this plugin, for other drivers. Nomad then drops the task's volumes.
 	MountsDevice = "device"
 )
 

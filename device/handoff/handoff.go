@@ -4,7 +4,7 @@
 // Package handoff defines what device plugin and ebbtide driver pass each other about a task that
 // shares a card: its needs (Handoff), what it is (Identity) and how it fares (Report).
 //
-// In Nomad 1.11 a device's mounts replace the task's volumes, and are lost when the agent
+// In Nomad a device's mounts replace the task's volumes, and are lost when the agent
 // restarts; its variables are neither. So one variable has the mounts, and the driver adds them
 // at each start of the task.
 package handoff

@@ -22,7 +22,7 @@ const maxParallel = 16
 // pageSize bounds a page to some MB. Each page is reduced before the next is requested, so neither
 // Nomad nor the shim holds the whole list.
 //
-// Jobs are listed unpaged: Nomad 1.11 iterates in an order that differs from its page tokens if one
+// Jobs are listed unpaged: Nomad iterates in an order that differs from its page tokens if one
 // namespace is a prefix of another plus "-", so pages may overlap. Without groups jobs are small.
 const (
 	pageSize = 2000

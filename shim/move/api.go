@@ -92,7 +92,7 @@ func (a API) Plan(ctx context.Context, job *document.Job) (*api.JobPlanResponse,
 	return nil, fmt.Errorf("planning the job: %w", err)
 }
 
-// identityRefused reports whether Nomad failed on a workload identity. Up to 1.11 it looks for
+// identityRefused reports whether Nomad failed on a workload identity. Before 2.0.4 it looks for
 // a token of that name after granting a plan (https://github.com/hashicorp/nomad/pull/28139).
 func identityRefused(err error) bool {
 	var response api.UnexpectedResponseError

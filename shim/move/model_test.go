@@ -43,6 +43,7 @@ import (
 //	alloc stop, drain, an election, a lapsed lease, a dead
 //	source                                                     TestThree
 //	freeze, renewal and thaw                                   TestTargetsAndSources, TestTwoNodes
+//	a job with a max_run_duration stays where it is            TestEdges/time_limit, on Nomad 2.0.3 or later
 //
 // No test shows a registration that arrives late, allocations that are collected meanwhile, and
 // clocks that differ.
