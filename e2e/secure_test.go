@@ -398,6 +398,9 @@ func (c *cluster) shims(t *testing.T, namespace, jobID string) (logs map[string]
 	if err != nil {
 		return nil, err
 	}
+	if len(stubs) == 0 {
+		return nil, fmt.Errorf("none is placed%s", c.agent.WhyNotPlaced(namespace, jobID))
+	}
 	logs = make(map[string]string)
 	leads, stands, well := 0, 0, 0
 	for _, stub := range stubs {

@@ -6,9 +6,10 @@
 #   nomad job run -namespace ebbtide jobspecs/shim.hcl
 #
 # The namespace is its own, since every user who may submit this job gets the policy's rights.
-# The clients need Ebbtide's package. The second command is needed only with ACLs. No token or
-# certificate is needed: each task uses its own agent's socket, which Nomad puts next to the
-# task's secrets, and its workload identity, to which the policy is bound.
+# The clients need Ebbtide's package, and Nomad's exec driver, which builds of Nomad without
+# cgo lack. The second command is needed only with ACLs. No token or certificate is needed:
+# each task uses its own agent's socket, which Nomad puts next to the task's secrets, and its
+# workload identity, to which the policy is bound.
 #
 # What to look at: one instance logs that it leads and follows the cluster, the other that it
 # stands by.

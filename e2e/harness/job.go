@@ -69,7 +69,7 @@ func (a *Agent) WaitAlloc(ctx context.Context, jobID, what string, want func(*ap
 			return err
 		}
 		if len(stubs) == 0 {
-			return fmt.Errorf("there is none%s", a.whyNotPlaced(jobID))
+			return fmt.Errorf("there is none%s", a.WhyNotPlaced(api.DefaultNamespace, jobID))
 		}
 		id = stubs[0].ID
 		return nil
@@ -332,9 +332,9 @@ func TaskPIDs(allocID, task string) ([]int, error) {
 	return pids, nil
 }
 
-// whyNotPlaced returns the scheduler's reasons.
-func (a *Agent) whyNotPlaced(jobID string) string {
-	evals, _, err := a.servers().Jobs().Evaluations(jobID, nil)
+// WhyNotPlaced returns the scheduler's reasons.
+func (a *Agent) WhyNotPlaced(namespace, jobID string) string {
+	evals, _, err := a.servers().Jobs().Evaluations(jobID, &api.QueryOptions{Namespace: namespace})
 	if err != nil {
 		return ""
 	}
