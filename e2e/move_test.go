@@ -48,7 +48,7 @@ func rich(t *testing.T, a *harness.Agent, k job) job {
 	if strings.HasPrefix(node.Attributes["nomad.version"], "1.") {
 		return k
 	}
-	k.group += "max_run_duration = \"6h\"\n"
+	// A job with a max_run_duration cannot be moved (testTimeLimit).
 	k.tasks[0].body += `template {
   data        = "x"
   destination = "local/x"
