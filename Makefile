@@ -33,6 +33,7 @@ build: preload product ## build the plugins, the command, the trainer and the pr
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/trainer ./e2e/trainer
 
 product:
+	@[ -e $(BIN)/ebbtide-driver ] || echo "build: 2 to 4 minutes on two cores, the first time"
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebbtide-driver ./cmd/ebbtide-driver
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebbtide-gpu ./cmd/ebbtide-gpu
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebbtide ./cmd/ebbtide
@@ -44,6 +45,7 @@ fakes: ## build the CUDA driver, NVML and workload that tests use where there is
 	$(MAKE) -s -C device/fake/src OUT=$(CURDIR)/$(BIN)/fakes
 
 nomad: $(EBBTIDE_NOMAD) ## build the real Nomad agent with its web UI (3 to 6 minutes, once)
+	@:
 
 $(EBBTIDE_NOMAD): | e2e/nomad/go.mod
 	@echo "nomad: building Nomad $(NOMAD_VERSION) with its web UI, once: 3 to 6 minutes on two cores"

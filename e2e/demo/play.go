@@ -26,6 +26,8 @@ type demo struct {
 	running string             // of the running agent
 	speeds  map[string]float64 // steps per CPU-second, by model
 	found   found
+	begun   time.Time
+	outcome string // of the last report
 }
 
 // none is plain Nomad.
@@ -69,6 +71,10 @@ func (d *demo) play(ctx context.Context) (err error) {
 		d.screen.Logf("Using the plugin and the trainer in bin/.")
 	}
 
+	d.begun = time.Now()
+	about := time.Duration(d.scale * float64(d.seeds) * float64(4*time.Minute)).Round(time.Second)
+	d.screen.Logf("The same %d jobs run under Ebbtide's policy %s and under none, which is plain Nomad: about %v in all.", jobCount, d.policy, about)
+	d.screen.Logf("ahead: CPU time beyond the job's fair share; limit, CPU: parts of the pool of %d cores.", pool())
 	d.screen.Logf("Finding out how fast this machine is.")
 	if d.speeds, err = mix.Speeds(ctx, d.h, pool()); err != nil {
 		return err
@@ -206,7 +212,8 @@ func (d *demo) end(ctx context.Context, err error) error {
 		return errors.Join(err, cerr)
 	}
 	if err == nil {
-		d.screen.Logf("Nomad has ended and left nothing behind. KEEP=1 make demo leaves it running to look at.")
+		d.screen.Logf("The demo is done after %v: %s. Nomad has ended and left nothing behind; KEEP=1 make demo leaves it running.",
+			time.Since(d.begun).Round(time.Second), d.outcome)
 	}
 	return err
 }

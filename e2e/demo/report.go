@@ -62,11 +62,12 @@ func (d *demo) show(e result.Experiment) error {
 	}
 	d.screen.Logf("\nThe same %d jobs with seed %d, without Ebbtide's limits (none) and with them (%s):\n\n%s",
 		len(last.With.Jobs), last.Seed, last.With.Policy, view.Summary(c, d.screen.Look()))
+	all, err := metrics.Summarize(e.Runs(), none, last.Seed)
+	if err != nil {
+		return fmt.Errorf("comparing the runs of all seeds: %w", err)
+	}
+	d.outcome = view.Outcome(all[len(all)-1])
 	if len(e.Pairs) > 1 {
-		all, err := metrics.Summarize(e.Runs(), none, last.Seed)
-		if err != nil {
-			return fmt.Errorf("comparing the runs of all seeds: %w", err)
-		}
 		var b strings.Builder
 		if err := metrics.WriteTable(&b, all); err != nil {
 			return err

@@ -52,9 +52,9 @@ func (d *demo) run(ctx context.Context, policy string, seed uint64) (result.Run,
 		f := &follower{job: j, task: task, id: fmt.Sprintf("%s-%s-%d", j.Name, policy, seed)}
 		f.out = result.Job{Name: j.Name, Model: j.Model, Args: task.Args}
 		all = append(all, f)
-		about = append(about, fmt.Sprintf("%s %.0f s at %.0f", j.Name, j.Pool, j.At.Seconds()))
+		about = append(about, fmt.Sprintf("%s %.0f s, at %.0f s", j.Name, j.Pool, j.At.Seconds()))
 	}
-	d.screen.Logf("%d jobs, seed %d, each with what it would take alone: %s.", len(all), seed, strings.Join(about, ", "))
+	d.screen.Logf("%d jobs, seed %d, each with the time it would take alone, and when it is submitted: %s.", len(all), seed, strings.Join(about, "; "))
 
 	ended := make(chan struct{}, len(all))
 	for _, f := range all {

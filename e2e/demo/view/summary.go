@@ -82,12 +82,18 @@ func Summary(c result.Comparison, look Look) string {
 		means = append(means, [2]float64{t.Seconds.Mean / t.Ratio.Mean, t.Seconds.Mean})
 	}
 	line("mean", "", means)
-	line("makespan", "", [][2]float64{{c.None.Makespan(), c.With.Makespan()}})
+	line("last end", "", [][2]float64{{c.None.Makespan(), c.With.Makespan()}})
 	b.WriteString("\n" + verdict(c, look))
-	fmt.Fprintf(&b, "worst job       %.2f of its time under %s (%s)\n", c.Summary.Ratio.Max, c.None.Policy, c.Summary.WorstJob)
+	fmt.Fprintf(&b, "worst job       %.2f times its time under %s (%s)\n", c.Summary.Ratio.Max, c.None.Policy, c.Summary.WorstJob)
 	b.WriteString("\nTimes count from each job's own submission. Quality: the part of the way from a job's first loss to its best one.\n")
 	b.WriteString(busy(c))
 	return b.String()
+}
+
+// Outcome summarises all runs in a phrase.
+func Outcome(s metrics.Summary) string {
+	return fmt.Sprintf("mean time to end %s under %s, worst job × %.2f",
+		strings.TrimSpace(signed(s.Time(metrics.Completion).Ratio.Mean-1)), s.Policy, s.Ratio.Max)
 }
 
 // verdict names winners and losers.

@@ -129,7 +129,8 @@ func TestSummary(t *testing.T) {
 
 	lost := compare(t, someRun("none", 0, [2]float64{1, 1}), someRun("auto", 0, [2]float64{2, 2}))
 	must.StrContains(t, Summary(lost, Look{}), "done sooner     none\n")
-	must.StrContains(t, Summary(lost, Look{}), "worst job       2.00 of its time under none (vae, seed 1)\n")
+	must.Eq(t, "mean time to end +100.0 % under auto, worst job × 2.00", Outcome(lost.Summary))
+	must.StrContains(t, Summary(lost, Look{}), "worst job       2.00 times its time under none (vae, seed 1)\n")
 }
 
 func TestScreenLive(t *testing.T) {
