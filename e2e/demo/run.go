@@ -81,6 +81,9 @@ func (d *demo) run(ctx context.Context, policy string, seed uint64) (result.Run,
 	}
 	d.screen.Settle()
 
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return r, fmt.Errorf("the jobs have not ended within %v: this machine is slow, or other programs use its CPU; try shorter jobs: go run ./e2e/demo -scale 0.3", runDeadline)
+	}
 	var errs []error
 	for _, f := range all {
 		// Report the cause, not the cancellations it led to.

@@ -24,7 +24,7 @@ type Screen struct {
 }
 
 // plainEvery is the interval of the table in a log.
-const plainEvery = 5 * time.Second
+const plainEvery = 15 * time.Second
 
 // NewScreen returns a Screen. size returns the terminal's width.
 func NewScreen(out io.Writer, live, colour bool, size func() int) *Screen {
