@@ -34,7 +34,7 @@ func countEvents(t *testing.T, c *cluster, alloc *api.Allocation, task, text str
 }
 
 // testUnreadableLogs replaces a task's log with a FIFO, which blocks open (root ignores
-// permissions). A task could do the same.
+// permissions).
 func testUnreadableLogs(t *testing.T, c *cluster) {
 	alloc := c.start(t, job{id: "unreadable", tasks: []task{{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}}}})
 	pid := c.pid(t, alloc, "train")

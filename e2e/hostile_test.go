@@ -85,7 +85,9 @@ func testHostile(t *testing.T, c *cluster) {
 	})
 	n.unaffected(t, before, n.watch(t, "attacked"))
 	n.conserved(t)
-	c.waitEvent(t, alloc, "forge", "cannot read its progress from its output")
+	st, err := os.Lstat(filepath.Join(shared, "logs", "forge.stdout.0"))
+	must.NoError(t, err)
+	must.True(t, st.Mode().IsRegular(), must.Sprint("tasks cannot replace logs"))
 	c.waitEvent(t, alloc, "swap", "cannot read its progress from the file")
 	if len(attackers.tasks) > 4 {
 		c.waitEvent(t, alloc, "redirect", "cannot read its progress from the endpoint", "302")

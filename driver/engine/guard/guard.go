@@ -3,7 +3,8 @@
 
 // Package guard closes holes in Nomad's docker and exec drivers that later versions of Nomad closed;
 // docs/operations.md lists them. Each type decorates a driver and checks a task right before the
-// driver makes its container. A check that a linked driver makes itself is left to it.
+// driver makes its container. What a driver of Nomad 2.0.4 or later, which is recognised by its option
+// allowed_modes, does as well is left to it.
 package guard
 
 import (
@@ -22,6 +23,7 @@ import (
 type Docker struct {
 	*docker.Driver
 	modes     *allowedModes // nil: any, or checked by the driver
+	logs      bool          // the driver mounts the logs read-only
 	hostPaths bool          // volumes.enabled
 }
 
@@ -57,7 +59,7 @@ func (d *Docker) SetConfig(c *base.Config) error {
 	if err != nil {
 		return err
 	}
-	d.hostPaths, d.modes = cfg.Volumes.Enabled, nil
+	d.hostPaths, d.logs, d.modes = cfg.Volumes.Enabled, hasModes(spec), nil
 	if !cfg.AllowPrivileged && !hasModes(spec) {
 		d.modes = &cfg.AllowedModes
 	}
@@ -80,6 +82,9 @@ func (d *Docker) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	guarded, err := withLogsReadOnly(cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
+	}
+	if d.logs {
+		guarded.Mounts = cfg.Mounts
 	}
 	if !d.hostPaths {
 		release, err := pinMounts(guarded, &task)

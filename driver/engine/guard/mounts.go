@@ -24,7 +24,8 @@ import (
 
 // pins are bind mounts of what the sources of a task's mounts are now, in the allocation's private
 // directory. The driver checks a path, and Docker follows it, after a pull that may take minutes: a
-// task of the allocation could exchange a part of the path for a symbolic link in between.
+// task of the allocation could exchange a part of the path for a symbolic link in between, also under
+// Nomad 2.0.5, which only checks it later.
 type pins struct {
 	cfg  *drivers.TaskConfig
 	root *os.File // the allocation's directory
