@@ -135,3 +135,6 @@ func Finite[T ~float64](x T) bool { return !math.IsNaN(float64(x)) && !math.IsIn
 func NonNegative[T ~float64](x T) bool { return x >= 0 && Finite(x) }
 
 func Positive[T ~float64](x T) bool { return x > 0 && Finite(x) }
+
+// Within reports whether x is from low to high.
+func Within[T ~float64 | ~int](x, low, high T) bool { return x >= low && x <= high }

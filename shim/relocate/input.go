@@ -57,27 +57,31 @@ type Params struct {
 // DefaultParams returns SpeCon's 5 s per move, and a margin of a fifth.
 func DefaultParams() Params { return Params{CostS: 5, Margin: 0.2} }
 
+// Bounds of a figure. No node or task comes near them, and sums of all figures stay finite.
+const (
+	MinCores = 1e-3
+	MaxCores = 1e6
+	MaxCPUS  = 1e12 // a thousand cores for thirty years
+	MaxS     = 1e12
+	MaxTasks = 100_000
+)
+
 // Validate returns all errors as a fields.Errors, by JSON path.
 func (in Input) Validate() error {
 	var errs fields.Errors
-	positive := func(path string, v float64) {
-		if !fields.Positive(v) {
-			errs.Add(path, "must be > 0, got %v", v)
-		}
-	}
-	notNegative := func(path string, v float64) {
-		if !fields.NonNegative(v) {
-			errs.Add(path, "must be ≥ 0, got %v", v)
+	within := func(path string, v, low, high float64) {
+		if !fields.Within(v, low, high) {
+			errs.Add(path, "must be ≥ %v and ≤ %v, got %v", low, high, v)
 		}
 	}
 	nodes := fields.IDs{List: "nodes"}
 	for i, n := range in.Nodes {
 		at := func(name string) string { return fields.Member(fields.Index("nodes", i), name) }
 		nodes.Check(&errs, i, n.ID)
-		positive(at("pool_cores"), n.PoolCores)
-		notNegative(at("remaining_cpu_s"), n.LeftCPUS)
-		notNegative(at("known"), float64(n.Known))
-		notNegative(at("unknown"), float64(n.Unknown))
+		within(at("pool_cores"), n.PoolCores, MinCores, MaxCores)
+		within(at("remaining_cpu_s"), n.LeftCPUS, 0, MaxCPUS)
+		within(at("known"), float64(n.Known), 0, MaxTasks)
+		within(at("unknown"), float64(n.Unknown), 0, MaxTasks)
 	}
 	is := func(id string) bool { return slices.ContainsFunc(in.Nodes, func(n Node) bool { return n.ID == id }) }
 	tasks := fields.IDs{List: "tasks"}
@@ -87,14 +91,16 @@ func (in Input) Validate() error {
 		if !is(t.Node) {
 			errs.Add(at("node"), "must be the id of one of nodes, got %q", t.Node)
 		}
-		notNegative(at("remaining_cpu_s"), t.LeftCPUS)
+		within(at("remaining_cpu_s"), t.LeftCPUS, 0, MaxCPUS)
 		if t.InS != nil {
-			notNegative(at("finish_in_s"), *t.InS)
+			within(at("finish_in_s"), *t.InS, 0, MaxS)
 		}
-		notNegative(at("cap_cores"), t.CapCores)
-		notNegative(at("cost_s"), t.CostS)
+		if t.CapCores != 0 {
+			within(at("cap_cores"), t.CapCores, MinCores, MaxCores)
+		}
+		within(at("cost_s"), t.CostS, 0, MaxS)
 	}
-	notNegative("params.cost_s", in.Params.CostS)
+	within("params.cost_s", in.Params.CostS, 0, MaxS)
 	if m := in.Params.Margin; !(m >= 0 && m < 1) {
 		errs.Add("params.margin", "must be ≥ 0 and < 1, got %v", m)
 	}

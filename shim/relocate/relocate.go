@@ -74,7 +74,7 @@ func Decide(in Input) Output {
 		}
 		for _, k := range targets(t, at) {
 			to := in.Nodes[k]
-			if k == i || work[k] >= work[i]/2 {
+			if k == i || !(work[k] < work[i]/2) { // also if one is NaN
 				continue
 			}
 			most := to.PoolCores
@@ -84,7 +84,7 @@ func Decide(in Input) Output {
 			cost := cmp.Or(t.CostS, in.Params.CostS)
 			goes := cost + max(t.LeftCPUS/most, work[k]+t.LeftCPUS/to.PoolCores)
 			saved := stays - goes
-			if saved < max(in.Params.Margin*stays, 2*cost) || saved <= out.SavedS {
+			if !(saved > out.SavedS && saved >= max(in.Params.Margin*stays, 2*cost)) {
 				continue
 			}
 			out = Output{Task: t.ID, From: t.Node, To: to.ID, SavedS: saved, Rule: RuleSooner,

@@ -89,6 +89,48 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
+// Whatever the figures, an input is invalid or its move gains time.
+func TestDecide_anyFigures(t *testing.T) {
+	figure := rapid.OneOf(rapid.Float64(), rapid.Float64Range(0, 1000), rapid.SampledFrom([]float64{
+		math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, 1.7e308, 5e-324, -5, 0, MinCores, MaxCores, MaxCPUS, MaxS,
+	}))
+	count := rapid.OneOf(rapid.Int(), rapid.IntRange(0, MaxTasks))
+	rapid.Check(t, func(t *rapid.T) {
+		in := Input{Params: DefaultParams()}
+		for _, id := range []string{"a", "b", "c"} {
+			in.Nodes = append(in.Nodes, Node{
+				ID: id, PoolCores: figure.Draw(t, "cores"), LeftCPUS: figure.Draw(t, "left"), Known: count.Draw(t, "known"), Unknown: count.Draw(t, "unknown"),
+			})
+			task := Task{ID: "task " + id, Node: id, LeftCPUS: figure.Draw(t, "task"), CapCores: figure.Draw(t, "cap"), CostS: figure.Draw(t, "cost")}
+			if rapid.Bool().Draw(t, "foreseen") {
+				task.InS = x(figure.Draw(t, "in"))
+			}
+			in.Tasks = append(in.Tasks, task)
+		}
+		out := Decide(in) // must not gain NaN even if it is invalid
+		if out.Task == "" || in.Validate() != nil {
+			must.False(t, math.IsNaN(out.SavedS))
+			return
+		}
+		must.Positive(t, out.SavedS)
+		must.Less(t, MaxS, out.SavedS)
+		for _, s := range Seconds(in.Nodes) {
+			must.False(t, math.IsNaN(s) || math.IsInf(s, 0))
+		}
+	})
+}
+
+// The sums of two nodes' figures are infinite, and the task's gain is NaN.
+func TestDecide_hugeFigures(t *testing.T) {
+	in := Input{
+		Nodes:  []Node{{ID: "a", PoolCores: 2, LeftCPUS: 1.7e308, Known: 1}, {ID: "b", PoolCores: 2, LeftCPUS: 1.7e308, Known: 1, Unknown: 1}, {ID: "c", PoolCores: 2, Unknown: 1}},
+		Tasks:  []Task{{ID: "t", Node: "a", LeftCPUS: 10, InS: x(5)}},
+		Params: DefaultParams(),
+	}
+	must.ErrorContains(t, in.Validate(), "nodes[0].remaining_cpu_s: must be ≥ 0 and ≤ 1e+12, got 1.7e+308")
+	must.Eq(t, "", Decide(in).Task)
+}
+
 // The task's own cost precedes the default.
 func TestDecide_cost(t *testing.T) {
 	in := Example()
@@ -96,7 +138,7 @@ func TestDecide_cost(t *testing.T) {
 	in.Tasks[1].CostS = 200
 	must.Eq(t, RuleStay, Decide(in).Rule)
 	in.Tasks[1].CostS = -1
-	must.ErrorContains(t, in.Validate(), "tasks[1].cost_s: must be ≥ 0, got -1")
+	must.ErrorContains(t, in.Validate(), "tasks[1].cost_s: must be ≥ 0 and ≤ 1e+12, got -1")
 }
 
 func TestPays(t *testing.T) {
