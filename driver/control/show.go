@@ -112,6 +112,11 @@ func (t *task) limitStatus() status.Limit {
 	return l
 }
 
+// maxSize bounds the sizes that count in a node's sum, in CPU-seconds: 300 years on one core. A task
+// that prints an absurd number of steps is of unknown size for the shim, which would otherwise ignore
+// the node (shim/relocate.MaxCPUS).
+const maxSize = 1e10
+
 func (c *Controller) node() status.Node {
 	n := status.Node{
 		PoolCores: status.Number(c.pool),
@@ -134,7 +139,7 @@ func (c *Controller) node() status.Node {
 		default:
 			n.Counts[category]++
 			n.SpeCon[string(t.specon.category)]++
-			if left, _ := t.size(); left != nil {
+			if left, _ := t.size(); left != nil && *left <= maxSize {
 				n.RemainingCPUS += status.Number(*left)
 				n.Sized++
 			}

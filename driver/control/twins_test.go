@@ -210,6 +210,20 @@ func TestLateBecause(t *testing.T) {
 	must.StrContains(t, of(100, 0), "changed in the meantime")
 }
 
+// A task that expects an absurd amount of work counts as of unknown size in the node's sum.
+func TestNode_absurdSize(t *testing.T) {
+	c := &Controller{}
+	for i, left := range []policy.CPUSeconds{1e15, 100} {
+		task := &task{Task: Task{ID: string(rune('a' + i))}}
+		task.Limited, task.m.Remaining.CPUS = true, &left
+		c.tasks = append(c.tasks, task)
+	}
+	n := c.node()
+	must.Eq(t, 2, n.Counts[""])
+	must.Eq(t, 1, n.Sized)
+	must.Eq(t, 100, float64(n.RemainingCPUS))
+}
+
 // A task that ends before its twin leaves a ghost, which keeps its share until its twin
 // ends.
 func TestGhost(t *testing.T) {
