@@ -92,10 +92,19 @@ func (t *term) survey(then func(map[string]Summary)) {
 			t.surveyor.run(t.leading, all)
 			return func() {
 				t.nodes = t.surveyor.collect(all)
+				t.metrics.Ignored.Set(float64(len(t.surveyor.ignored)))
 				then(t.nodes)
 			}
 		})
 	})
+}
+
+// noSummary says why a node has no summary.
+func (t *term) noSummary(node string) string {
+	if why := t.surveyor.ignored[node]; why != "" {
+		return "its node is ignored: its driver reports impossible figures: " + why
+	}
+	return "its node has no summary"
 }
 
 const (

@@ -36,7 +36,7 @@ func TestReasons_relocate(t *testing.T) {
 	sized := func(cpuS float64) Summary {
 		return Summary{Node: status.Node{Tasks: 1, Counts: map[string]int{"NL": 1}, RemainingCPUS: status.Number(cpuS), Sized: 1}, At: now}
 	}
-	fair := status.Status{Fair: status.Fair{RemainingCPUS: 400, CapCores: 2, Finish: now.Add(150 * time.Second)}}
+	fair := status.Status{Updated: now, Fair: status.Fair{RemainingCPUS: 400, CapCores: 2, Finish: now.Add(150 * time.Second)}}
 	for want, change := range map[string]func(s *term, a *cluster.Alloc, sums map[string]Summary){
 		"not moved now: cooldown until ": func(s *term, a *cluster.Alloc, _ map[string]Summary) { s.gate.Restore(a.Job, now, 0) },
 		"not moved now: no node with less than half as much work per core can take it": func(s *term, a *cluster.Alloc, _ map[string]Summary) {
@@ -48,6 +48,10 @@ func TestReasons_relocate(t *testing.T) {
 		},
 		"not moved: it would not finish sufficiently sooner on another node": func(s *term, a *cluster.Alloc, _ map[string]Summary) {},
 		"not moved: its node has no summary":                                 func(_ *term, _ *cluster.Alloc, sums map[string]Summary) { delete(sums, "a") },
+		"not moved: its node is ignored: its driver reports impossible figures: sized:": func(s *term, _ *cluster.Alloc, sums map[string]Summary) {
+			delete(sums, "a")
+			s.surveyor.ignored = map[string]string{"a": "sized: must be ≥ 0 and ≤ 1, got -5"}
+		},
 		"not moved: no node has less than half as much work per core as its own": func(_ *term, _ *cluster.Alloc, sums map[string]Summary) {
 			sums["b"] = sums["a"]
 		},

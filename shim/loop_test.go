@@ -129,7 +129,8 @@ func TestFinish_failed(t *testing.T) {
 func TestGainCheck(t *testing.T) {
 	s, a := small()
 	s.nodes = map[string]Summary{"b": growing(3, 0.1)}
-	said := status.Status{Fair: status.Fair{RemainingCPUS: 100, Finish: time.Now().Add(90 * time.Second)}}
+	now := time.Now()
+	said := status.Status{Updated: now, Fair: status.Fair{RemainingCPUS: 100, Finish: now.Add(90 * time.Second)}}
 	s.nomad = says{statuses: map[string]status.Status{a.ID: said}}
 	must.StrContains(t, s.gainCheck(a, "b", policies.SpeConMigrate, nil)(), "it would finish in 90 s on its node, but in 105 s on the target, including 5 s for the move")
 	s.nodes["b"] = growing(1, 0.1)

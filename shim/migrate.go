@@ -43,7 +43,7 @@ func (m *migrator) migrate(c config.Config, asking []*cluster.Alloc, nodes map[s
 	var all []reading
 	for _, a := range asking {
 		if _, ok := nodes[a.Node]; !ok {
-			m.explainSkip(a, "its node has no summary")
+			m.explainSkip(a, m.noSummary(a.Node))
 		} else if closed := m.blocked(a, ""); closed != "" {
 			m.explainSkip(a, closed)
 		} else if len(all) < candidates {
@@ -110,11 +110,12 @@ func (m *migrator) migrateOne(c config.Config, r reading, nodes map[string]Summa
 	m.startMove(c, a, out.To, memory.Entry{Policy: policies.SpeConMigrate, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)}, r)
 }
 
-// unknown returns a schedulable node without a summary, "" if there is none.
+// unknown returns a schedulable node without a summary, "" if there is none. An ignored node is not
+// waited for.
 func (m *migrator) unknown(nodes map[string]Summary) string {
 	for _, id := range slices.Sorted(maps.Keys(m.state.Nodes)) {
 		n := m.state.Nodes[id]
-		if _, ok := nodes[id]; !ok && n.Schedulable && n.PoolCores > 0 {
+		if _, ok := nodes[id]; !ok && n.Schedulable && n.PoolCores > 0 && m.surveyor.ignored[id] == "" {
 			return id
 		}
 	}

@@ -32,10 +32,17 @@ func (p *placer) place(c config.Config, held []*cluster.Job, young []*cluster.Al
 	var all []nodeLoad
 	p.eachNodeChunk(func(ids []string) { all = append(all, p.nodeLoads(ids, nodes)...) }, func() {
 		p.release(c, held, all)
+		young = slices.DeleteFunc(young, func(a *cluster.Alloc) bool {
+			old := nodes[a.Node].At.Sub(a.Started) > c.Placement.Window
+			if old {
+				p.decided[a.ID] = true
+			}
+			return old
+		})
 		if len(young) == 0 {
 			return
 		}
-		ask := p.tasksOf(young)
+		ask := p.inOrder(young)
 		p.fetch(func() func() {
 			p.read(ask)
 			return func() {
@@ -47,16 +54,14 @@ func (p *placer) place(c config.Config, held []*cluster.Job, young []*cluster.Al
 	})
 }
 
-// tasksOf returns the tasks of the allocations, earliest start first.
-func (p *placer) tasksOf(allocs []*cluster.Alloc) (all []reading) {
+// inOrder returns the tasks of the allocations, earliest start first.
+func (p *placer) inOrder(allocs []*cluster.Alloc) (all []reading) {
 	slices.SortFunc(allocs, func(a, b *cluster.Alloc) int {
 		return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID))
 	})
 	for _, a := range allocs {
 		group, _ := p.group(a, policies.FlowConPlace)
-		for _, task := range group.Tasks {
-			all = append(all, reading{alloc: a, task: task})
-		}
+		all = append(all, tasksOf(a, group)...)
 	}
 	return all
 }
@@ -76,7 +81,11 @@ func reporting(all []reading) (ids []string) {
 	return slices.Compact(ids)
 }
 
-// newlyStarted returns the movable allocations within the placement window.
+// maxSkew is a generous bound of the difference between a node's clock and this machine's.
+const maxSkew = 10 * time.Minute
+
+// newlyStarted returns the movable allocations that may be within the placement window, which place
+// checks by their nodes' clocks.
 func (p *placer) newlyStarted(c config.Config) (newlyStarted []*cluster.Alloc) {
 	if !c.Placement.Enabled {
 		return nil
@@ -84,7 +93,7 @@ func (p *placer) newlyStarted(c config.Config) (newlyStarted []*cluster.Alloc) {
 	now := time.Now()
 	for id, a := range p.state.Allocs {
 		// Checked first: nearly all of up to 100,000 allocations are older.
-		if a.Started.IsZero() || now.Sub(a.Started) > c.Placement.Window || p.decided[id] {
+		if a.Started.IsZero() || now.Sub(a.Started) > c.Placement.Window+maxSkew || p.decided[id] {
 			continue
 		}
 		if _, ok := p.group(a, policies.FlowConPlace); ok {

@@ -117,6 +117,25 @@ func TestLoads(t *testing.T) {
 	must.Eq(t, 0, started(now.Add(-time.Second), true))
 }
 
+// Whether a task is within the placement window depends on its node's clock only.
+func TestPlace_clocks(t *testing.T) {
+	c := config.Default()
+	c.Placement.Enabled = true
+	for _, skew := range []time.Duration{-5 * time.Minute, 0, 5 * time.Minute} {
+		for age, young := range map[time.Duration]bool{c.Placement.Window - time.Second: true, c.Placement.Window + time.Second: false} {
+			s, a := small()
+			s.synced, s.nomad = true, says{}
+			now := time.Now().Add(skew)
+			a.Started = now.Add(-age)
+			all := s.placer.newlyStarted(c)
+			must.Len(t, 1, all)
+			s.placer.place(c, nil, all, map[string]Summary{"a": {At: now}})
+			s.decided()
+			must.Eq(t, !young, s.placer.decided[a.ID], must.Sprint(skew, age))
+		}
+	}
+}
+
 func TestFind(t *testing.T) {
 	c := config.Default()
 	c.Placement.Enabled = true

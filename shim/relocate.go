@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/policies"
@@ -51,32 +52,30 @@ func (l *relocator) relocate(c config.Config, nodes map[string]Summary) {
 		}
 		l.fetch(func() func() {
 			l.read(all)
-			in.Tasks = measured(all, to)
-			for i, x := range in.Tasks {
-				in.Tasks[i].CostS = costs[x.ID]
+			unknown := make(map[*cluster.Alloc]string)
+			for group := range tasksByAlloc(all) {
+				a := group[0].alloc
+				task, why := estimate(group, nodes[a.Node].At)
+				if why != "" {
+					unknown[a] = why
+					continue
+				}
+				task.To, task.CostS = to[a.ID], costs[a.ID]
+				in.Tasks = append(in.Tasks, task)
 			}
 			if err := in.Validate(); err != nil {
 				l.log.Error("skipping the decision: invalid input", "error", err)
 				return func() {}
 			}
 			return func() {
-				l.explainUnmeasured(all)
+				for a, why := range unknown {
+					l.explainStay(a, why)
+				}
 				l.relocateOne(c, in, 1+len(in.Nodes)/4)
 			}
 		})
 		l.explainOthers(in.Nodes, to)
 	})
-}
-
-// explainUnmeasured explains the candidates whose remaining work is unknown.
-func (l *relocator) explainUnmeasured(all []reading) {
-	for _, r := range all {
-		if r.err != nil {
-			l.explainStay(r.alloc, "cannot read its status: "+r.err.Error())
-		} else if !r.status.Fair.RemainingCPUS.Known() {
-			l.explainStay(r.alloc, "its remaining work is unknown")
-		}
-	}
 }
 
 // explainOthers explains the tasks that relocatable has not considered.
@@ -91,7 +90,7 @@ func (l *relocator) explainOthers(nodes []relocate.Node, considered map[string][
 			why := othersFirst
 			switch {
 			case !ok:
-				why = "its node has no summary"
+				why = l.noSummary(id)
 			case least >= work/2:
 				why = "no node has less than half as much work per core as its own"
 			}
@@ -115,15 +114,18 @@ func (l *relocator) relocateOne(c config.Config, in relocate.Input, limit int) {
 		return
 	}
 	k := slices.IndexFunc(in.Tasks, func(x relocate.Task) bool { return x.ID == out.Task })
+	tasks := 1
 	if a := l.state.Allocs[out.Task]; a != nil && l.canTake(a, out.To, policies.Relocate) {
+		group, _ := l.group(a, policies.Relocate)
+		tasks = len(group.Tasks)
 		l.startMove(c, a, out.To, memory.Entry{Policy: policies.Relocate, Rule: out.Rule, Why: strings.ReplaceAll(out.Why, out.Task, a.Job.ID)})
 	}
 	for i := range in.Nodes {
 		switch n := &in.Nodes[i]; n.ID {
 		case out.From:
-			n.LeftCPUS, n.Known = max(0, n.LeftCPUS-in.Tasks[k].LeftCPUS), max(0, n.Known-1)
+			n.LeftCPUS, n.Known = max(0, n.LeftCPUS-in.Tasks[k].LeftCPUS), max(0, n.Known-tasks)
 		case out.To:
-			n.LeftCPUS, n.Known = n.LeftCPUS+in.Tasks[k].LeftCPUS, n.Known+1
+			n.LeftCPUS, n.Known = n.LeftCPUS+in.Tasks[k].LeftCPUS, n.Known+tasks
 		}
 	}
 	in.Tasks = slices.Delete(in.Tasks, k, k+1)
@@ -189,27 +191,11 @@ func (l *relocator) relocatable(nodes []relocate.Node) (all []reading, to map[st
 				}
 			}
 			if len(to[id]) > 0 {
-				all = append(all, reading{alloc: a, task: group.Tasks[0]})
+				all = append(all, tasksOf(a, group)...)
 			} else {
 				l.skip(hclog.Debug, a, "no node with less than half as much work per core can take it")
 			}
 		}
 	}
 	return all, to
-}
-
-// measured returns the tasks whose remaining work is known.
-func measured(all []reading, to map[string][]string) (tasks []relocate.Task) {
-	for _, r := range all {
-		fair := r.status.Fair
-		if r.err != nil || !fair.RemainingCPUS.Known() {
-			continue
-		}
-		task := relocate.Task{ID: r.alloc.ID, Node: r.alloc.Node, LeftCPUS: max(0, float64(fair.RemainingCPUS)), CapCores: max(0, known(fair.CapCores)), To: to[r.alloc.ID]}
-		if !fair.Finish.IsZero() {
-			task.InS = new(max(0, time.Until(fair.Finish).Seconds()))
-		}
-		tasks = append(tasks, task)
-	}
-	return tasks
 }

@@ -49,7 +49,7 @@ func TestRelocatable(t *testing.T) {
 	more.ID, more.Allocated = "late", cluster.Resources{}
 	s.state = cluster.FromListing(cluster.Listing{Nodes: []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}, Jobs: jobs, Allocs: []*cluster.Alloc{a, &more}})
 	must.True(t, s.relocator.anyMovable())
-	said := status.Status{Fair: status.Fair{RemainingCPUS: 400, CapCores: 2, Finish: time.Now().Add(300 * time.Second)}}
+	said := status.Status{Fair: status.Fair{RemainingCPUS: 400, CapCores: 2, Finish: time.Now().Add(300 * time.Second)}, Updated: time.Now()}
 	s.nomad = says{statuses: map[string]status.Status{"alloc": said}}
 	sums := map[string]Summary{
 		"a": {Node: status.Node{Counts: map[string]int{"NL": 2, "": 1}, RemainingCPUS: 700, Sized: 2}, At: time.Now()},
@@ -64,12 +64,15 @@ func TestRelocatable(t *testing.T) {
 	all, to := s.relocator.relocatable(in.Nodes)
 	must.Len(t, 2, all)
 	s.read(all)
-	in.Tasks = measured(all, to)
+	task, why := estimate(all[:1], sums["a"].At)
+	must.Eq(t, "", why)
+	task.To = to[task.ID]
+	in.Tasks = []relocate.Task{task}
 	must.NoError(t, in.Validate())
-	must.Len(t, 1, in.Tasks, must.Sprint("nothing is known of the other one"))
-	task := in.Tasks[0]
 	must.Eq(t, []string{"b"}, task.To)
 	must.InDelta(t, 300, *task.InS, 1)
+	_, why = estimate(all[1:], sums["a"].At)
+	must.Eq(t, "cannot read its status: no such file", why)
 	must.Eq(t, "alloc", relocate.Decide(in).Task)
 
 	in.Nodes[1].Unknown = 10

@@ -188,7 +188,7 @@ func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 	s.log.Info("leading")
 	defer func() {
 		m := s.metrics
-		for _, figure := range []prometheus.Gauge{m.Leader, m.Connected, m.Nodes, m.Allocs, m.Held, m.Orphans} {
+		for _, figure := range []prometheus.Gauge{m.Leader, m.Connected, m.Nodes, m.Allocs, m.Held, m.Orphans, m.Unreadable, m.Ignored} {
 			figure.Set(0) // the next leader reports them
 		}
 		s.setLeads(false)
@@ -276,7 +276,11 @@ func (t *term) listed(state *cluster.State, jobs map[cluster.JobKey]memory.Job) 
 	}
 	if jobs != nil {
 		t.journal.jobs = jobs
+		now := time.Now()
 		for key, j := range jobs {
+			if j.Last.After(now) { // by the clock of an earlier leader
+				j.Last = now
+			}
 			t.gate.Restore(key, j.Last, j.Failures)
 		}
 	}

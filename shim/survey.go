@@ -8,29 +8,51 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
-	"github.com/ebbtide/ebbtide/shim/move"
 )
 
 // Summary is the latest state of a node's tasks, as reported by its driver.
 type Summary struct {
 	status.Node
-	At time.Time
+	At time.Time // by the node's clock; zero if none of its tasks has a status
 }
 
 // source is the task whose status file was last used for its node.
-type source struct{ alloc, task string }
+type source struct {
+	alloc, task string
+	updated     time.Time // by the node's clock
+	changed     time.Time // when this process saw it change; zero if never
+}
 
-// statusMaxAge is the age from which a status file is ignored. The driver rewrites it at each
-// interval.
+// fresh reports whether the driver still writes the status. It must have changed lately; at the first
+// sight the node's clock has to do.
+func (s *source) fresh(last source) bool {
+	switch {
+	case !s.same(last) && time.Since(s.updated).Abs() > statusMaxAge:
+		return false
+	case s.same(last) && s.updated.Equal(last.updated):
+		s.changed = last.changed
+	default:
+		s.changed = time.Now()
+	}
+	return time.Since(s.changed) < statusMaxAge
+}
+
+func (s *source) same(as source) bool { return s.alloc == as.alloc && s.task == as.task }
+
+// statusMaxAge is the age from which a status file is ignored. The driver rewrites it every few
+// seconds.
 const statusMaxAge = 10 * time.Minute
 
 // statusGrace bounds the time from a task's start to its first status.
@@ -41,17 +63,25 @@ const (
 	maxParallel  = 16
 )
 
+// statusFiles are the status files of allocations.
+type statusFiles interface {
+	StatusFiles(ctx context.Context, a *api.Allocation) ([]string, error)
+	Status(ctx context.Context, a *api.Allocation, task string) (status.Status, error)
+}
+
 // surveyor reads the nodes' summaries.
 type surveyor struct {
-	nomad    move.API
+	nomad    statusFiles
 	log      hclog.Logger
 	sources  map[string]source    // last used status file by node
 	noStatus map[string]time.Time // allocations without a status, and when that was found
+	ignored  map[string]string    // nodes with impossible figures, and why
 }
 
 // query is a request for one node's summary, and its result.
 type query struct {
 	node      string
+	pool      float64
 	reporters []reporter
 	last      source
 
@@ -79,7 +109,7 @@ func (s *surveyor) queries(state *cluster.State, ids []string) (all []query) {
 		if n.PoolCores == 0 || !n.Schedulable && len(allocs) == 0 {
 			continue
 		}
-		all = append(all, query{node: id, reporters: allocs, last: last})
+		all = append(all, query{node: id, pool: n.PoolCores, reporters: allocs, last: last})
 	}
 	return all
 }
@@ -136,21 +166,34 @@ func (s *surveyor) collect(all []query) map[string]Summary {
 	maps.DeleteFunc(s.noStatus, func(_ string, since time.Time) bool { return time.Since(since) > statusMaxAge })
 	nodes := make(map[string]Summary, len(all))
 	s.sources = make(map[string]source, len(all))
+	before := s.ignored
+	s.ignored = make(map[string]string)
 	for _, q := range all {
 		for _, id := range q.noStatus {
 			s.noStatus[id] = time.Now()
+		}
+		if q.from != (source{}) {
+			s.sources[q.node] = q.from
 		}
 		if q.err != nil {
 			s.log.Debug("cannot read a node's summary", "node", q.node, "error", q.err)
 			continue
 		}
-		nodes[q.node], s.sources[q.node] = q.sum, q.from
+		if err := checkNode(q.pool, q.sum.Node); err != nil {
+			s.ignored[q.node] = strings.ReplaceAll(err.Error(), "\n", "; ")
+			if before[q.node] != s.ignored[q.node] {
+				s.log.Warn("ignoring a node: its driver reports impossible figures", "node", q.node, "error", s.ignored[q.node])
+			}
+			continue
+		}
+		nodes[q.node] = q.sum
 	}
 	return nodes
 }
 
-// summarise returns the summary from the first valid status file. If no allocation has one, the
-// node runs no Ebbtide task, and those allocations are returned in noStatus.
+// summarise returns the summary from the first fresh status file. If no allocation has one, the
+// node runs no Ebbtide task, and those allocations are returned in noStatus. from is returned with an
+// error, too, for a file that will be fresh if it has changed by then.
 func (s *surveyor) summarise(ctx context.Context, allocs []reporter, last source) (sum Summary, from source, noStatus []string, err error) {
 	var errs []error
 	for _, a := range allocs {
@@ -172,16 +215,24 @@ func (s *surveyor) summarise(ctx context.Context, allocs []reporter, last source
 		}
 		for _, task := range tasks {
 			st, err := s.nomad.Status(ctx, apiAlloc(a.Alloc), task)
-			if err == nil && st.Alloc == a.ID && time.Since(st.Updated) < statusMaxAge {
-				return Summary{st.Node, st.Updated}, source{a.ID, task}, noStatus, nil
+			if err != nil || st.Alloc != a.ID {
+				errs = append(errs, cmp.Or(err, fmt.Errorf("the status of allocation %s belongs to another allocation", a.ID)))
+				continue
 			}
-			errs = append(errs, cmp.Or(err, fmt.Errorf("the status of allocation %s is older than %v, or belongs to another allocation", a.ID, statusMaxAge)))
+			is := source{alloc: a.ID, task: task, updated: st.Updated}
+			if is.fresh(last) {
+				return Summary{st.Node, st.Updated}, is, noStatus, nil
+			}
+			if !is.same(last) && st.Updated.After(from.updated) {
+				from = is
+			}
+			errs = append(errs, fmt.Errorf("the status of allocation %s is older than %v", a.ID, statusMaxAge))
 		}
 	}
 	if len(errs) == 0 {
-		return Summary{At: time.Now()}, source{}, noStatus, nil
+		return Summary{}, source{}, noStatus, nil
 	}
-	return Summary{}, source{}, noStatus, fmt.Errorf("none of %d allocations has a valid status: %w", len(allocs), errors.Join(errs...))
+	return Summary{}, from, noStatus, fmt.Errorf("none of %d allocations has a valid status: %w", len(allocs), errors.Join(errs...))
 }
 
 // reading is a task whose status is read, and the result.
@@ -196,4 +247,24 @@ func (t *term) read(all []reading) {
 	forEachParallel(t.leading, all, func(ctx context.Context, r *reading) {
 		r.status, r.err = t.nomad.Status(ctx, apiAlloc(r.alloc), r.task)
 	})
+}
+
+func tasksOf(a *cluster.Alloc, group cluster.Group) (all []reading) {
+	for _, task := range group.Tasks {
+		all = append(all, reading{alloc: a, task: task})
+	}
+	return all
+}
+
+// tasksByAlloc splits readings, which are sorted by allocation.
+func tasksByAlloc(all []reading) iter.Seq[[]reading] {
+	return func(yield func([]reading) bool) {
+		for begin, end := 0, 0; begin < len(all); begin = end {
+			for end = begin; end < len(all) && all[end].alloc == all[begin].alloc; end++ {
+			}
+			if !yield(all[begin:end]) {
+				return
+			}
+		}
+	}
 }

@@ -4,6 +4,7 @@
 package shim
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -83,10 +84,62 @@ func TestSummarise(t *testing.T) {
 	sum, from, err := ask()
 	must.NoError(t, err)
 	must.Eq(t, 2, sum.Tasks)
-	must.Eq(t, source{"alloc", "vae"}, from)
+	must.Eq(t, "alloc vae", from.alloc+" "+from.task)
+}
 
-	kept.Updated = time.Now().Add(-time.Hour)
-	files[".ebbtide/vae.status.json"] = kept
-	_, _, err = ask()
-	must.ErrorContains(t, err, "is old")
+// A status counts while it changes: a node's clock may be wrong. Only at the first sight, its own
+// time has to do.
+func TestSource_fresh(t *testing.T) {
+	now := time.Now()
+	first := source{alloc: "a", task: "t", updated: now.Add(-time.Minute)}
+	must.True(t, first.fresh(source{}))
+	same := source{alloc: "a", task: "t", updated: first.updated}
+	must.True(t, same.fresh(first))
+	must.Eq(t, first.changed, same.changed)
+	same.changed = now.Add(-time.Hour)
+	still := same
+	must.False(t, still.fresh(same), must.Sprint("it has not changed for an hour"))
+
+	for _, wrong := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
+		first := source{alloc: "a", task: "t", updated: now.Add(wrong)}
+		must.False(t, first.fresh(source{alloc: "a", task: "other", updated: now}))
+		stale := first
+		must.False(t, stale.fresh(first))
+		next := source{alloc: "a", task: "t", updated: now.Add(wrong + time.Second)}
+		must.True(t, next.fresh(first), must.Sprint("it has changed"))
+	}
+}
+
+// A node whose clock is a day slow has a summary once its status has changed. Of two tasks, the one
+// that is written counts.
+func TestSummarise_clock(t *testing.T) {
+	term, a := small()
+	at := time.Now().Add(-24 * time.Hour)
+	nomad := &clocked{ended: at.Add(-time.Minute), runs: at}
+	term.surveyor.nomad = nomad
+	ask := func(last source) (source, error) {
+		_, from, _, err := term.surveyor.summarise(t.Context(), []reporter{{Alloc: a}}, last)
+		return from, err
+	}
+	first, err := ask(source{})
+	must.ErrorContains(t, err, "is older than 10m0s")
+	must.Eq(t, "runs", first.task)
+	none, err := ask(first)
+	must.ErrorContains(t, err, "is older than 10m0s")
+	must.Eq(t, source{}, none, must.Sprint("all tasks are asked again"))
+	nomad.runs = nomad.runs.Add(time.Second)
+	next, err := ask(first)
+	must.NoError(t, err)
+	must.Eq(t, "runs", next.task)
+}
+
+// clocked serves the statuses of two tasks.
+type clocked struct{ ended, runs time.Time }
+
+func (*clocked) StatusFiles(context.Context, *api.Allocation) ([]string, error) {
+	return []string{"ended", "runs"}, nil
+}
+
+func (c *clocked) Status(_ context.Context, a *api.Allocation, task string) (status.Status, error) {
+	return status.Status{Alloc: a.ID, Updated: map[string]time.Time{"ended": c.ended, "runs": c.runs}[task]}, nil
 }

@@ -118,7 +118,7 @@ func (t *term) startMove(c config.Config, a *cluster.Alloc, to string, e memory.
 	})
 }
 
-// gainCheck returns a function that reads the task's status, off the loop, unless it is in known,
+// gainCheck returns a function that reads the tasks' status, off the loop, unless they are in known,
 // and returns why the move would not pay (relocate.Pays); "" if it would or that is unknown. The
 // relocate policy has already checked.
 func (t *term) gainCheck(a *cluster.Alloc, to, policy string, known []reading) func() (why string) {
@@ -127,18 +127,19 @@ func (t *term) gainCheck(a *cluster.Alloc, to, policy string, known []reading) f
 	if policy == policies.Relocate || !ok || len(group.Tasks) == 0 || len(nodes) == 0 {
 		return func() string { return "" }
 	}
-	ask, cost := []reading{{alloc: a, task: group.Tasks[0]}}, t.costOf(a.Job)
-	i := slices.IndexFunc(known, func(r reading) bool { return r.alloc.ID == a.ID && r.task == group.Tasks[0] })
+	all, cost, at := tasksOf(a, group), t.costOf(a.Job), t.nodes[a.Node].At
+	known = slices.DeleteFunc(slices.Clone(known), func(r reading) bool { return r.alloc.ID != a.ID || !slices.Contains(group.Tasks, r.task) })
 	return func() string {
-		if i >= 0 {
-			ask = known[i : i+1]
+		if len(known) == len(all) {
+			all = known
 		} else {
-			t.read(ask)
+			t.read(all)
 		}
-		for _, task := range measured(ask, nil) {
-			return relocate.Pays(task, nodes[0], cost)
+		task, unknown := estimate(all, at)
+		if unknown != "" {
+			return ""
 		}
-		return "" // no estimate
+		return relocate.Pays(task, nodes[0], cost)
 	}
 }
 
