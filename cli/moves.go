@@ -33,7 +33,8 @@ func (movesCommand) Help() string {
 Usage: ebbtide moves [options]
 
   Lists the shim's last 200 moves and placements, oldest first, then the moves in
-  progress of all processes, and jobs that are bound to a node without a record.
+  progress of all processes, jobs that are bound to a node without a record, and
+  records that this version cannot read, whose jobs are left alone.
 
 Options:
 
@@ -60,7 +61,7 @@ func (c movesCommand) Run(args []string) int {
 		if err != nil {
 			return err
 		}
-		records, err := memory.Claims{Store: store}.List(ctx)
+		records, unreadable, err := memory.Claims{Store: store}.List(ctx)
 		if err != nil {
 			return err
 		}
@@ -76,7 +77,11 @@ func (c movesCommand) Run(args []string) int {
 		if err != nil {
 			fmt.Fprintf(c.io.Err, "ebbtide moves: cannot list jobs bound without a record: %v\n", err)
 		}
-		return c.print(append(entries, orphans(jobs, records)...), asJSON)
+		entries = append(entries, orphans(jobs, records, unreadable)...)
+		for _, u := range unreadable {
+			entries = append(entries, memory.Entry{Namespace: u.Namespace, Job: u.Job, Phase: phaseUnreadable, Why: u.String()})
+		}
+		return c.print(entries, asJSON)
 	})
 }
 
@@ -94,7 +99,7 @@ func (c movesCommand) print(entries []memory.Entry, asJSON bool) error {
 		if !e.Time.IsZero() {
 			at = e.Time.UTC().Format(time.DateTime)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", at, e.Namespace+"/"+e.Job,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", at, strings.TrimPrefix(e.Namespace+"/"+e.Job, "/"),
 			cmp.Or(e.From, "-"), cmp.Or(e.To, "-"), cmp.Or(e.Policy, "-"), outcome(e), e.Why)
 	}
 	return w.Flush()
@@ -112,14 +117,18 @@ func inProgress(records []move.Record, names map[string]string) []memory.Entry {
 	return entries
 }
 
-// phaseBound is the phase listed for a job bound without a record.
-const phaseBound = "bound"
+// Phases listed for a job bound without a record, and for a record that cannot be read.
+const (
+	phaseBound      = "bound"
+	phaseUnreadable = "unreadable"
+)
 
 // orphans lists the jobs bound without a record.
-func orphans(jobs []*cluster.Job, records []move.Record) []memory.Entry {
+func orphans(jobs []*cluster.Job, records []move.Record, unreadable []move.Unreadable) []memory.Entry {
 	var entries []memory.Entry
 	for _, j := range jobs {
-		recorded := slices.ContainsFunc(records, func(r move.Record) bool { return r.Namespace == j.Key.Namespace && r.Job == j.Key.ID })
+		recorded := slices.ContainsFunc(records, func(r move.Record) bool { return r.Namespace == j.Key.Namespace && r.Job == j.Key.ID }) ||
+			slices.ContainsFunc(unreadable, func(u move.Unreadable) bool { return u.Namespace == j.Key.Namespace && u.Job == j.Key.ID })
 		if j.Bound() != "" && !j.Dead && !recorded {
 			entries = append(entries, memory.Entry{
 				Namespace: j.Key.Namespace, Job: j.Key.ID, Phase: phaseBound,
@@ -138,7 +147,7 @@ func (c movesCommand) recover(ctx context.Context, store memory.Store) error {
 	opts.Report = func(phase move.Phase, text string) { fmt.Fprintf(c.io.Err, "%-6s  %s\n", phase, text) }
 	var watch move.Watch
 	for begun := time.Now(); ; {
-		records, err := claims.List(ctx)
+		records, _, err := claims.List(ctx)
 		if err != nil {
 			return err
 		}
@@ -185,8 +194,8 @@ func (c movesCommand) unbind(ctx context.Context, nomad move.API, opts move.Opti
 
 func outcome(e memory.Entry) string {
 	switch {
-	case e.Phase == phaseBound:
-		return "bound"
+	case e.Phase == phaseBound || e.Phase == phaseUnreadable:
+		return e.Phase
 	case e.Owner != "":
 		return "in progress: " + e.Phase
 	case e.DryRun:

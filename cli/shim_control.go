@@ -109,6 +109,9 @@ func (c shimStatusCommand) print(s memory.Overview, now time.Time) error {
 			fmt.Fprintf(w, "%s\t%s/%s\t%s\t%s\n", r.ID, r.Namespace, r.Job, r.Phase, r.Owner)
 		}
 	}
+	for _, u := range s.Unreadable {
+		fmt.Fprintf(w, "\nThe record of a move cannot be read, and its job is left alone: %s\n", u)
+	}
 	if r := s.Report; r != nil && len(r.Reasons) > 0 {
 		fmt.Fprintln(w, "\nJOB\tLAST REASON")
 		for _, said := range r.Reasons {

@@ -119,9 +119,13 @@ func TestShim_status(t *testing.T) {
 	must.NoError(t, lock.Acquire(ctx))
 	_, err := memory.Claims{Store: store}.Write(ctx, move.Record{ID: "4f", Namespace: "ml", Job: "mlp", Phase: move.PhaseWait, Owner: "ebbtide move"})
 	must.NoError(t, err)
+	newer := &api.Variable{Namespace: store.Namespace, Path: store.Path + "/claims/9", Items: api.VariableItems{"record": `{"schema": 9, "namespace": "ml", "job": "cnn"}`}}
+	_, _, err = store.Client.Variables().Update(newer, &api.WriteOptions{Namespace: store.Namespace})
+	must.NoError(t, err)
 	status, stdout, stderr = ebbtide("", "shim", "status")
 	must.Eq(t, exitOK, status, must.Sprint(stderr))
 	for _, want := range []string{
+		"The record of a move cannot be read, and its job is left alone: variable ebbtide/shim/claims/9: a newer version has written it",
 		"Leader   n1, process 7, since ", "Version  1.2.3\n", "Cluster  3 nodes\n", "Moves    none may start: the next window starts tonight\n",
 		"Budget   1 of 2 moves in progress, 3 of 6 started within a minute\n", "Loop     longest step 12 ms\n", "Held     ml/gru\n",
 		"4f    ml/mlp  wait   ebbtide move\n", "ml/vae  not moved now: cooldown\n", "7 more jobs",

@@ -21,10 +21,13 @@ import (
 func (t *term) reconcile() {
 	c := t.now()
 	t.readPause()
-	if !t.synced || !t.pauseKnown {
+	if !t.synced {
 		return
 	}
 	t.recovery.recover()
+	if !t.pauseKnown {
+		return
+	}
 	held := t.placer.heldJobs()
 	t.metrics.Held.Set(float64(len(held)))
 	t.report(c, held)

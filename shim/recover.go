@@ -6,6 +6,7 @@ package shim
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,7 @@ type recovery struct {
 	readAt  time.Time
 	reading bool                      // a read is in progress
 	unbound map[cluster.JobKey]uint64 // jobs bound without a record, by the job index at which they were handled
+	skipped []move.Unreadable
 }
 
 // recover finishes abandoned moves and unbinds jobs that are bound without a record.
@@ -43,7 +45,7 @@ func (r *recovery) recover() {
 	r.run(func() func() {
 		ctx, cancel := context.WithTimeout(r.leading, queryTimeout)
 		defer cancel()
-		records, err := r.claims.List(ctx)
+		records, skipped, err := r.claims.List(ctx)
 		return func() {
 			r.reading = false
 			if r.leading.Err() != nil {
@@ -53,9 +55,28 @@ func (r *recovery) recover() {
 				r.log.Warn("cannot read the records of moves", "error", err)
 				return
 			}
+			r.skip(skipped, bound)
 			r.takeOver(records, bound)
 		}
 	})
+}
+
+// skip reports the records that cannot be read, and leaves their jobs alone.
+func (r *recovery) skip(all []move.Unreadable, bound map[cluster.JobKey]string) {
+	clear(r.foreign)
+	for _, u := range all {
+		if !slices.Contains(r.skipped, u) {
+			r.log.Warn("skipping the record of a move", "variable", u.Path, "job", u.Job, "namespace", u.Namespace, "error", u.Why)
+		}
+		if u.Job != "" {
+			key := cluster.JobKey{Namespace: u.Namespace, ID: u.Job}
+			r.foreign[key] = true
+			delete(bound, key)
+			r.explain(key, "left alone: the record of its move cannot be read: "+u.String())
+		}
+	}
+	r.skipped = all
+	r.metrics.Unreadable.Set(float64(len(all)))
 }
 
 func (r *recovery) takeOver(records []move.Record, bound map[cluster.JobKey]string) {

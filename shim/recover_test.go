@@ -27,9 +27,13 @@ type books struct {
 	records []move.Record
 	taken   []string // claims taken over
 	read    []string
+
+	unreadable []move.Unreadable
 }
 
-func (b *books) List(context.Context) ([]move.Record, error) { return slices.Clone(b.records), nil }
+func (b *books) List(context.Context) ([]move.Record, []move.Unreadable, error) {
+	return slices.Clone(b.records), slices.Clone(b.unreadable), nil
+}
 
 func (b *books) Write(_ context.Context, r move.Record) (uint64, error) {
 	b.mu.Lock()
@@ -62,8 +66,9 @@ func TestTerm_recover(t *testing.T) {
 		{ID: "2", Owner: "ebbtide move on n1, process 8", Namespace: "ml", Job: "users"},
 		{ID: "3", Owner: ownerPrefix + "me", Namespace: "ml", Job: "ours"},
 	}}
+	b.unreadable = []move.Unreadable{{Path: "ebbtide/shim/claims/9", Why: "a newer version has written it", Namespace: "ml", Job: "newer"}, {Path: "ebbtide/shim/claims/8"}}
 	state := cluster.New()
-	for _, id := range []string{"shims", "users", "ours", "orphan", "free", "stopped", "dead"} {
+	for _, id := range []string{"newer", "shims", "users", "ours", "orphan", "free", "stopped", "dead"} {
 		key := cluster.JobKey{Namespace: "ml", ID: id}
 		state.Jobs[key] = &cluster.Job{Key: key, Index: 5, Stopped: id == "stopped", Dead: id == "dead", Groups: map[string]cluster.Group{"g": {Bound: id != "free"}}}
 	}
@@ -79,6 +84,11 @@ func TestTerm_recover(t *testing.T) {
 	must.Eq(t, []string{"orphan"}, b.read)
 	must.Eq(t, 1, testutil.ToFloat64(term.metrics.Orphans), must.Sprint("a completed job stays bound"))
 	must.MapLen(t, 1, term.busy)
+	must.Eq(t, 2, testutil.ToFloat64(term.metrics.Unreadable))
+	newer := cluster.JobKey{Namespace: "ml", ID: "newer"}
+	must.StrContains(t, term.latest[newer].text, "left alone: the record of its move cannot be read: variable ebbtide/shim/claims/9: a newer version has written it")
+	state.Jobs[newer].Held = true
+	must.SliceEmpty(t, term.placer.heldJobs(), must.Sprint("it is not touched"))
 
 	term.recovery.readAt = term.recovery.readAt.AddDate(-1, 0, 0)
 	term.claims = failing{b}
@@ -89,4 +99,6 @@ func TestTerm_recover(t *testing.T) {
 
 type failing struct{ move.Claims }
 
-func (failing) List(context.Context) ([]move.Record, error) { return nil, errors.New("no leader") }
+func (failing) List(context.Context) ([]move.Record, []move.Unreadable, error) {
+	return nil, nil, errors.New("no leader")
+}

@@ -453,9 +453,12 @@ func (c *chaos) repair(ctx context.Context) (left []string, err error) {
 	steps := make(map[string]int64) // of each job, at the previous check
 	err = harness.Poll(within, "all is at rest", func(ctx context.Context) error {
 		var now []string
-		records, err := memory.Claims{Store: memory.Store{Client: c.server.API, Namespace: "default", Path: "ebbtide/shim"}}.List(ctx)
+		records, unreadable, err := memory.Claims{Store: memory.Store{Client: c.server.API, Namespace: "default", Path: "ebbtide/shim"}}.List(ctx)
 		if err != nil {
 			return err
+		}
+		for _, u := range unreadable {
+			now = append(now, u.String())
 		}
 		for _, r := range records {
 			now = append(now, fmt.Sprintf("%s has a move that is not over: %s, at %s", r.Job, r.Owner, r.Phase))

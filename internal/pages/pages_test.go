@@ -35,7 +35,7 @@ var budgets = map[string]int{
 	"docs/sim.md":           670,
 	"docs/evaluation.md":    3240,
 	"docs/dependencies.md":  1060,
-	"docs/metrics.md":       1470,
+	"docs/metrics.md":       1480,
 }
 
 // inAll is the most words of all of docs.

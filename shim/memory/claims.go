@@ -28,8 +28,17 @@ func (c Claims) name(namespace, job string) string {
 	return path.Join(c.Path, "claims", hex.EncodeToString(sum[:16]))
 }
 
+// recordSchema is the version of a record's layout. New fields that an older shim may ignore keep it.
+const recordSchema = 1
+
+// stored is a record as stored. Records of versions before the schema have 0.
+type stored struct {
+	Schema int `json:"schema"`
+	move.Record
+}
+
 func (c Claims) Write(ctx context.Context, r move.Record) (index uint64, err error) {
-	data, err := json.Marshal(r)
+	data, err := json.Marshal(stored{recordSchema, r})
 	if err != nil {
 		return 0, fmt.Errorf("writing the record of move %s: %w", r.ID, err)
 	}
@@ -47,21 +56,48 @@ func asClaimed(err error) error {
 	if !errors.As(err, &conflict) {
 		return err
 	}
-	if r, err := record(conflict.Conflict); err == nil {
-		return fmt.Errorf("%w: %s of %s", move.ErrClaimed, r.ID, r.Owner)
+	if conflict.Conflict == nil {
+		return move.ErrClaimed
 	}
-	return move.ErrClaimed
+	r, err := record(conflict.Conflict)
+	if err != nil {
+		return fmt.Errorf("%w: %w", move.ErrClaimed, err)
+	}
+	return fmt.Errorf("%w: %s of %s", move.ErrClaimed, r.ID, r.Owner)
 }
 
-func record(v *api.Variable) (r move.Record, err error) {
-	if v == nil {
-		return r, errors.New("there is none")
+// unreadable is the error of a record.
+type unreadable struct{ move.Unreadable }
+
+func (u unreadable) Error() string { return u.String() }
+
+func record(v *api.Variable) (move.Record, error) {
+	no := unreadable{move.Unreadable{Path: v.Path}}
+	var head struct {
+		Schema             int
+		ID, Namespace, Job string
 	}
-	if err := json.Unmarshal([]byte(v.Items["record"]), &r); err != nil {
-		return r, fmt.Errorf("variable %s: %w", v.Path, err)
+	data := []byte(v.Items["record"])
+	err := json.Unmarshal(data, &head)
+	no.Namespace, no.Job = head.Namespace, head.Job
+	switch {
+	case err != nil:
+		no.Why = err.Error()
+		return move.Record{}, no
+	case head.Schema > recordSchema:
+		no.Why = fmt.Sprintf("a newer version has written it (schema %d, this one reads up to %d)", head.Schema, recordSchema)
+		return move.Record{}, no
+	case head.ID == "" || head.Namespace == "" || head.Job == "":
+		no.Why = "it names no move, namespace or job"
+		return move.Record{}, no
+	}
+	var r stored
+	if err := json.Unmarshal(data, &r); err != nil {
+		no.Why = err.Error()
+		return move.Record{}, no
 	}
 	r.Index = v.ModifyIndex
-	return r, nil
+	return r.Record, nil
 }
 
 func (c Claims) Read(ctx context.Context, namespace, job string) (move.Record, error) {
@@ -88,20 +124,22 @@ func (c Claims) Remove(ctx context.Context, r move.Record) error {
 	return nil
 }
 
-func (c Claims) List(ctx context.Context) ([]move.Record, error) {
+func (c Claims) List(ctx context.Context) (all []move.Record, skipped []move.Unreadable, err error) {
 	paths, err := c.list(ctx, "claims")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var all []move.Record
 	for _, p := range paths {
 		r, err := c.at(ctx, p)
-		if err != nil {
-			return nil, err
-		}
-		if r.Index != 0 {
+		var no unreadable
+		switch {
+		case errors.As(err, &no):
+			skipped = append(skipped, no.Unreadable)
+		case err != nil:
+			return nil, nil, err
+		case r.Index != 0:
 			all = append(all, r)
 		}
 	}
-	return all, nil
+	return all, skipped, nil
 }

@@ -119,6 +119,8 @@ type Overview struct {
 	Report *Report       `json:"report"`
 	Pause  *Pause        `json:"pause"`
 	Moves  []move.Record `json:"moves"` // in progress
+	// Unreadable are records of moves that this version cannot read.
+	Unreadable []move.Unreadable `json:"unreadable"`
 }
 
 // Overview reads the state of the shims.
@@ -132,7 +134,7 @@ func (s Store) Overview(ctx context.Context) (o Overview, err error) {
 	if o.Pause, err = s.LoadPause(ctx); err != nil {
 		return o, err
 	}
-	o.Moves, err = Claims{Store: s}.List(ctx)
+	o.Moves, o.Unreadable, err = Claims{Store: s}.List(ctx)
 	return o, err
 }
 

@@ -45,8 +45,21 @@ type Claims interface {
 	Read(ctx context.Context, namespace, job string) (Record, error)
 	// Remove removes the record at r.Index. The error wraps ErrClaimed on a conflict.
 	Remove(ctx context.Context, r Record) error
-	List(ctx context.Context) ([]Record, error)
+	// List returns all records, and those that it cannot read.
+	List(ctx context.Context) ([]Record, []Unreadable, error)
 }
+
+// Unreadable is a record that this version cannot read, perhaps of a newer one. It and its job are left
+// alone: the variable keeps other moves from claiming the job.
+type Unreadable struct {
+	Path string `json:"path"` // of the variable
+	Why  string `json:"why"`
+	// Namespace and Job are "" if unknown.
+	Namespace string `json:"namespace,omitempty"`
+	Job       string `json:"job,omitempty"`
+}
+
+func (u Unreadable) String() string { return "variable " + u.Path + ": " + u.Why }
 
 var ErrClaimed = errors.New("another move of the job is in progress")
 

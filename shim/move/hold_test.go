@@ -59,7 +59,7 @@ func (m *model) release(t *testing.T) (alloc string, err error) {
 	for range 8 {
 		p := m.process(undisturbed)
 		opts.Claims = p
-		records, err := p.List(p.ctx)
+		records, _, err := p.List(p.ctx)
 		must.NoError(t, err)
 		for _, r := range watch.Abandoned(records) {
 			_, err := Recover(p.ctx, p, r, opts)

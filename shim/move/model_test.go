@@ -938,9 +938,9 @@ func (p *process) Remove(ctx context.Context, r Record) error {
 	})
 }
 
-func (p *process) List(ctx context.Context) (out []Record, err error) {
+func (p *process) List(ctx context.Context) (out []Record, _ []Unreadable, err error) {
 	err = p.call(ctx, func() error { out = slices.Collect(maps.Values(p.claim)); return nil })
-	return out, err
+	return out, nil, err
 }
 
 // --- a run
@@ -994,7 +994,7 @@ func (m *model) run() (res Result, err error) {
 		opts.Claims, opts.Owner = p, "unbind"
 		var orphan bool
 		m.under(func() { _, _, orphan = boundTo(m.job, "train") })
-		if records, err := p.List(p.ctx); err == nil {
+		if records, _, err := p.List(p.ctx); err == nil {
 			for _, r := range watch.Abandoned(records) {
 				recoveries++
 				quiet = 0

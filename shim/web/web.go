@@ -69,8 +69,8 @@ func NewMetrics() *Metrics {
 		LongestStep: r.Gauge("loop_longest_step_seconds", "Longest step of the control loop so far."),
 		Held:        r.Gauge("jobs_held", "Jobs held until they are placed."),
 		Orphans:     r.Gauge("jobs_bound_without_move", "Jobs bound to a node without a move in progress."),
-		Unreadable:  r.Gauge("records_unreadable", "Records of moves that this shim cannot read, or that a newer one has written."),
-		Ignored:     r.Gauge("nodes_ignored", "Nodes that are ignored because their drivers report impossible figures."),
+		Unreadable:  r.Gauge("records_unreadable", "Records of moves that this shim cannot read."),
+		Ignored:     r.Gauge("nodes_ignored", "Nodes ignored because of impossible figures."),
 	}
 	// Create all series at 0, so that the first event is an increase.
 	for _, policy := range optin.All() {

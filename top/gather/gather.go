@@ -304,7 +304,7 @@ func (g *Gatherer) listMoves(ctx context.Context) ([]top.Move, error) {
 	shim, err := g.options.Shim.Locate(ctx)
 	var records []move.Record
 	if err == nil {
-		records, err = memory.Claims{Store: shim}.List(ctx)
+		records, _, err = memory.Claims{Store: shim}.List(ctx)
 	}
 	if err != nil {
 		return nil, deniedVariables(err, shim)
