@@ -150,9 +150,13 @@ func (t *term) costOf(job cluster.JobKey) float64 {
 	return cmp.Or(t.journal.jobs[job].CostS, relocate.DefaultParams().CostS)
 }
 
+// saveTimeout keeps tasks that do not save from taking all of limits.in_flight for an hour, the longest
+// checkpoint.timeout.
+const saveTimeout = 10 * time.Minute
+
 func (t *term) options() move.Options {
 	opts := move.DefaultOptions()
-	opts.Claims, opts.Owner = t.claims, ownerPrefix+t.holder
+	opts.SaveTimeout, opts.Claims, opts.Owner = saveTimeout, t.claims, ownerPrefix+t.holder
 	return opts
 }
 

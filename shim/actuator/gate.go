@@ -27,8 +27,9 @@ type Gate struct {
 // history is a job's moves.
 type history struct {
 	moving   bool
-	last     time.Time // end of the last move
-	failures int       // consecutive
+	last     time.Time     // end of the last move
+	failures int           // consecutive
+	took     time.Duration // the last move, if it failed
 }
 
 func NewGate(limits config.Limits) *Gate {
@@ -51,8 +52,13 @@ func (g *Gate) Forget(job cluster.JobKey) {
 	}
 }
 
-// maxFailures bounds the doubling of the back-off.
-const maxFailures = 10
+const (
+	// maxFailures bounds the doubling of the back-off.
+	maxFailures = 10
+	// waste times the duration of a failed move is the minimum back-off, so that a job that cannot be
+	// moved leaves the limits to others most of the time.
+	waste = 5
+)
 
 // Blocked returns why a move may not start now, "" if it may. The longer of the job's cooldown and
 // the configured one applies.
@@ -62,7 +68,7 @@ func (g *Gate) Blocked(now time.Time, job cluster.JobKey, cooldown time.Duration
 		what := "cooldown"
 		if p.failures > 0 {
 			what = fmt.Sprintf("back-off after %d failures", p.failures)
-			wait = g.limits.Backoff << min(p.failures-1, maxFailures)
+			wait = max(g.limits.Backoff<<min(p.failures-1, maxFailures), waste*p.took)
 		}
 		if p.moving {
 			return "a move of the job is in flight"
@@ -120,7 +126,7 @@ func (g *Gate) Begin(now time.Time, job cluster.JobKey, from, to string) (end fu
 		case Moved:
 			p.last, p.failures = at, 0
 		case Failed, Refused:
-			p.last, p.failures = at, p.failures+1
+			p.last, p.failures, p.took = at, p.failures+1, at.Sub(now)
 		}
 		if i := slices.Index(g.started, now); i >= 0 && (outcome == Refused || outcome == Unplaceable) {
 			g.started = slices.Delete(g.started, i, i+1)

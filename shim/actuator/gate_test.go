@@ -88,6 +88,14 @@ func TestGate_cooldown(t *testing.T) {
 	must.Eq(t, 0, failures)
 }
 
+// A job whose moves fail leaves the limits to others most of the time.
+func TestGate_waste(t *testing.T) {
+	g := gate(nil)
+	end := start.Add(10 * time.Minute)
+	g.Begin(start, job("a"), "n1", "n2")(end, Failed)
+	must.Eq(t, "back-off after 1 failures until "+end.Add(50*time.Minute).UTC().Format(time.RFC3339), g.Blocked(end, job("a"), 0, "n1", "n2"))
+}
+
 // A move that Nomad would not place is not charged.
 func TestGate_unplaceable(t *testing.T) {
 	g := gate(nil)

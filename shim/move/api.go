@@ -56,6 +56,14 @@ func (a API) Job(ctx context.Context, namespace, id string) (*document.Job, erro
 	return job, nil
 }
 
+func (a API) Deployment(ctx context.Context, namespace, job string) (*api.Deployment, error) {
+	d, _, err := a.Client.Jobs().LatestDeployment(job, query(ctx, namespace))
+	if err != nil {
+		return nil, fmt.Errorf("reading the deployment of job %s: %w", job, err)
+	}
+	return d, nil
+}
+
 func (a API) Node(ctx context.Context, id string) (*api.Node, error) {
 	node, _, err := a.Client.Nodes().Info(id, query(ctx, ""))
 	if err != nil {

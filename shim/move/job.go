@@ -66,6 +66,18 @@ func movable(alloc *api.Allocation, job *api.Job, from, to *api.Node) (tasks, re
 	return tasks, reasons
 }
 
+// deploying reports whether a deployment has not ended.
+func deploying(d *api.Deployment) bool {
+	if d == nil {
+		return false
+	}
+	switch d.Status {
+	case api.DeploymentStatusSuccessful, api.DeploymentStatusFailed, api.DeploymentStatusCancelled:
+		return false
+	}
+	return true
+}
+
 // Obstacle is a reason in the jobspec against moving a group.
 type Obstacle struct {
 	Scope Scope

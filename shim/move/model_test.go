@@ -4,6 +4,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -77,6 +78,9 @@ type model struct {
 // schedule describes one run.
 type schedule struct {
 	Service bool
+
+	Deployment  string        // status of the job's latest deployment; "" if there is none
+	SaveTimeout time.Duration // of the options; 0 for the default
 	Steps   int // of 100 ms each
 	Lease   time.Duration
 	Save    time.Duration
@@ -731,6 +735,13 @@ func (p *process) Untag(ctx context.Context, _, _, _ string) error {
 	return p.call(ctx, func() error { return nil })
 }
 
+func (p *process) Deployment(context.Context, string, string) (*api.Deployment, error) {
+	if p.s.Deployment == "" {
+		return nil, nil
+	}
+	return &api.Deployment{ID: "d", Status: p.s.Deployment}, nil
+}
+
 func (p *process) Evaluations(ctx context.Context, _, _ string) (out []*api.Evaluation, err error) {
 	err = p.call(ctx, func() error {
 		for _, e := range p.evals {
@@ -958,6 +969,7 @@ func (m *model) run() (res Result, err error) {
 	var ticker sync.WaitGroup
 	ticker.Go(func() { every(ticks, time.Second, func() { m.under(func() {}) }) })
 	opts := DefaultOptions()
+	opts.SaveTimeout = cmp.Or(m.s.SaveTimeout, opts.SaveTimeout)
 	var running atomic.Int64
 	start := func(p *process, owner string, do func(opts Options)) {
 		running.Add(1)

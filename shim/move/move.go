@@ -81,6 +81,8 @@ const (
 
 // Options configure a move.
 type Options struct {
+	// SaveTimeout bounds the wait for the tasks to save, in addition to their own timeouts.
+	SaveTimeout time.Duration
 	// PlaceTimeout bounds the time from the registration until the new allocation runs, which
 	// includes the old one's end and the disk's migration.
 	PlaceTimeout time.Duration
@@ -95,7 +97,7 @@ type Options struct {
 }
 
 func DefaultOptions() Options {
-	return Options{PlaceTimeout: 10 * time.Minute, VerifyTimeout: 5 * time.Minute, PollInterval: 100 * time.Millisecond, Report: func(Phase, string) {}}
+	return Options{SaveTimeout: time.Hour, PlaceTimeout: 10 * time.Minute, VerifyTimeout: 5 * time.Minute, PollInterval: 100 * time.Millisecond, Report: func(Phase, string) {}}
 }
 
 const (
@@ -172,6 +174,8 @@ type Nomad interface {
 	// Job returns the job as the server gives it.
 	Job(ctx context.Context, namespace, id string) (*document.Job, error)
 	Evaluations(ctx context.Context, namespace, job string) ([]*api.Evaluation, error)
+	// Deployment returns the job's latest deployment, nil if there is none.
+	Deployment(ctx context.Context, namespace, job string) (*api.Deployment, error)
 	Node(ctx context.Context, id string) (*api.Node, error)
 	// Reach fails if the node's agent cannot be reached now; a node's status lags behind.
 	Reach(ctx context.Context, node string) error
@@ -306,7 +310,14 @@ func (m *mover) check(ctx context.Context, target string) error {
 	if err != nil {
 		return err
 	}
+	deployment, err := m.nomad.Deployment(ctx, alloc.Namespace, alloc.JobID)
+	if err != nil {
+		return err
+	}
 	tasks, reasons := movable(alloc, job.Job, from, to)
+	if deploying(deployment) {
+		reasons = append(reasons, fmt.Sprintf("its job's deployment %s is %s, and Nomad would cancel it", short(deployment.ID), deployment.Status))
+	}
 	if len(reasons) > 0 {
 		return &Refused{Reasons: reasons}
 	}
@@ -367,7 +378,7 @@ func (m *mover) save(ctx context.Context) error {
 	for i := range m.result.Tasks {
 		t := &m.result.Tasks[i]
 		saving := savingOf(taskOf(m.job.LookupTaskGroup(m.alloc.TaskGroup), t.Name))
-		if err := m.waitSaved(ctx, t, before[t.Name], sent[t.Name].Add(saving.timeout+saveGrace)); err != nil {
+		if err := m.waitSaved(ctx, t, before[t.Name], sent[t.Name].Add(min(saving.timeout, m.opts.SaveTimeout)+saveGrace)); err != nil {
 			return err
 		}
 		// The status does not say when the driver froze it; a renewal starts a known lease.

@@ -60,6 +60,30 @@ func TestMove(t *testing.T) {
 	}
 }
 
+// Registering the job would cancel its deployment.
+func TestMove_deployment(t *testing.T) {
+	for _, status := range []string{"running", "paused", "pending", "blocked", "unblocking", "initializing"} {
+		out := runModel(t, func(s *schedule) { s.Service, s.Deployment = true, status })
+		var refused *Refused
+		must.ErrorAs(t, out.err, &refused)
+		must.ErrorContains(t, out.err, "its job's deployment d is "+status+", and Nomad would cancel it")
+		must.SliceEmpty(t, out.log)
+	}
+	for _, status := range []string{"successful", "failed", "cancelled"} {
+		out := runModel(t, func(s *schedule) { s.Service, s.Deployment = true, status })
+		must.NoError(t, out.err)
+	}
+}
+
+// The shim waits less than the tasks' own timeouts, which may be an hour each.
+func TestMove_saveTimeout(t *testing.T) {
+	late := func(s *schedule) { s.Save = 40 * time.Second }
+	must.NoError(t, runModel(t, late).err)
+	out := runModel(t, func(s *schedule) { late(s); s.SaveTimeout = 5 * time.Second })
+	must.ErrorContains(t, out.err, "save: waiting until task train has saved: context deadline exceeded")
+	must.Eq(t, "a", out.last().node)
+}
+
 func TestMove_fails(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*schedule)
