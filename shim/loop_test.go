@@ -6,6 +6,7 @@ package shim
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -113,9 +114,9 @@ func TestFinish_failed(t *testing.T) {
 		f := transfer{alloc: a, to: "b", entry: memory.Entry{Policy: policies.SpeConMigrate}, err: tc.err, end: end, result: move.Result{SaveS: 1, DownS: 2.5}}
 		s.finish(config.Default(), f)
 		must.Eq(t, tc.reason, f.reason())
-		must.Eq(t, 5.0, s.costOf(cluster.JobKey{}))
+		must.Eq(t, 5.0, s.costOf(cluster.JobKey{}, cluster.Group{}))
 		if tc.err == nil {
-			must.Eq(t, 3.5, s.costOf(a.Job), must.Sprint("what this move has taken"))
+			must.Eq(t, 3.5, s.costOf(a.Job, cluster.Group{MovesDisk: true, Requested: cluster.Resources{DiskMB: 1e6}}), must.Sprint("what this move has taken"))
 		}
 		s.drain()
 		must.Eq(t, tc.marked, !s.journal.jobs[a.Job].Marked.IsZero(), must.Sprint(name))
@@ -144,4 +145,19 @@ func TestGainCheck(t *testing.T) {
 	known := reading{alloc: a, task: group.Tasks[0], status: said}
 	must.StrContains(t, s.gainCheck(a, "b", policies.SpeConMigrate, []reading{{alloc: a, task: "other"}, known})(), "it would finish in 90 s")
 	must.Eq(t, "", s.gainCheck(a, "b", policies.SpeConMigrate, []reading{{alloc: a, task: "other", status: said}})())
+}
+
+// Before a job's first move, its disk is taken to be full.
+func TestCostOf(t *testing.T) {
+	s, a := small()
+	group := cluster.Group{Requested: cluster.Resources{DiskMB: 50_000}}
+	must.Eq(t, 5, s.costOf(a.Job, group), must.Sprint("its checkpoint is on a shared volume"))
+	group.MovesDisk = true
+	must.Eq(t, 505, s.costOf(a.Job, group))
+	s.journal.jobs[a.Job] = memory.Job{CostS: 7}
+	must.Eq(t, 7, s.costOf(a.Job, group), must.Sprint("what its last move has taken"))
+	for _, wrong := range []float64{math.NaN(), -1, 1.7e308} {
+		s.journal.jobs[a.Job] = memory.Job{CostS: wrong}
+		must.Eq(t, 505, s.costOf(a.Job, group))
+	}
 }

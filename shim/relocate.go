@@ -48,7 +48,8 @@ func (l *relocator) relocate(c config.Config, nodes map[string]Summary) {
 		all, to := l.relocatable(in.Nodes)
 		costs := make(map[string]float64)
 		for _, r := range all {
-			costs[r.alloc.ID] = l.costOf(r.alloc.Job)
+			group, _ := l.group(r.alloc, policies.Relocate)
+			costs[r.alloc.ID] = l.costOf(r.alloc.Job, group)
 		}
 		l.fetch(func() func() {
 			l.read(all)

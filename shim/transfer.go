@@ -4,7 +4,6 @@
 package shim
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -128,7 +127,7 @@ func (t *term) gainCheck(a *cluster.Alloc, to, policy string, known []reading) f
 	if policy == policies.Relocate || !ok || len(group.Tasks) == 0 || len(nodes) == 0 {
 		return func() string { return "" }
 	}
-	all, cost, at := tasksOf(a, group), t.costOf(a.Job), t.nodes[a.Node].At
+	all, cost, at := tasksOf(a, group), t.costOf(a.Job, group), t.nodes[a.Node].At
 	known = slices.DeleteFunc(slices.Clone(known), func(r reading) bool { return r.alloc.ID != a.ID || !slices.Contains(group.Tasks, r.task) })
 	return func() string {
 		if len(known) == len(all) {
@@ -144,10 +143,20 @@ func (t *term) gainCheck(a *cluster.Alloc, to, policy string, known []reading) f
 	}
 }
 
-// costOf returns the expected duration of a move in seconds: that of the job's last move, or
-// the default.
-func (t *term) costOf(job cluster.JobKey) float64 {
-	return cmp.Or(t.journal.jobs[job].CostS, relocate.DefaultParams().CostS)
+// diskMBs is the assumed speed at which Nomad copies a disk, in MB per second: that of 1 Gbit/s.
+const diskMBs = 100
+
+// costOf returns the expected duration of a move of the group in seconds: that of the job's last move.
+// Before the first, how much the job has saved is unknown; it is taken to fill its ephemeral disk.
+func (t *term) costOf(job cluster.JobKey, group cluster.Group) float64 {
+	if cost := t.journal.jobs[job].CostS; cost > 0 && cost <= relocate.MaxS {
+		return cost
+	}
+	cost := relocate.DefaultParams().CostS
+	if group.MovesDisk {
+		cost += float64(max(0, group.Requested.DiskMB)) / diskMBs
+	}
+	return min(cost, relocate.MaxS)
 }
 
 // saveTimeout keeps tasks that do not save from taking all of limits.in_flight for an hour, the longest

@@ -87,6 +87,8 @@ type Group struct {
 	// "ebbtide": "docker" if they name an image; "" if there are none.
 	Tasks, Drivers []string
 	Engine         string
+	// MovesDisk means that Nomad copies the ephemeral disk to a new allocation.
+	MovesDisk bool
 	// Requested is per allocation, without `cores`.
 	Requested Resources
 }

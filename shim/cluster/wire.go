@@ -87,8 +87,11 @@ type WireJob struct {
 		Name          string
 		Count         int
 		Constraints   []WireConstraint
-		EphemeralDisk *struct{ SizeMB int64 }
-		Tasks         []WireTask
+		EphemeralDisk *struct {
+			SizeMB          int64
+			Sticky, Migrate bool
+		}
+		Tasks []WireTask
 	}
 	SubmitTime  int64 // nanoseconds
 	ModifyIndex uint64
@@ -132,6 +135,7 @@ func (w WireJob) job() *Job {
 		j.Held = j.Held || held(g.Constraints)
 		if g.EphemeralDisk != nil {
 			group.Requested.DiskMB = g.EphemeralDisk.SizeMB
+			group.MovesDisk = g.EphemeralDisk.Sticky && g.EphemeralDisk.Migrate
 		}
 		for _, t := range g.Tasks {
 			j.Held = j.Held || held(t.Constraints)

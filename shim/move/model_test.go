@@ -81,14 +81,15 @@ type schedule struct {
 
 	Deployment  string        // status of the job's latest deployment; "" if there is none
 	SaveTimeout time.Duration // of the options; 0 for the default
-	Steps   int // of 100 ms each
-	Lease   time.Duration
-	Save    time.Duration
-	Eval    time.Duration // delay of an evaluation
-	Stop    time.Duration // delay of a client's stop
-	Start   time.Duration // delay of the disk's migration and the start
-	Room    bool          // on the target
-	NoPlan  bool
+
+	Steps  int // of 100 ms each
+	Lease  time.Duration
+	Save   time.Duration
+	Eval   time.Duration // delay of an evaluation
+	Stop   time.Duration // delay of a client's stop
+	Start  time.Duration // delay of the disk's migration and the start
+	Room   bool          // on the target
+	NoPlan bool
 	// Limited jobs have a max_run_duration: Nomad 2.0.3 and later updates their allocations in
 	// place, wherever they run.
 	Limited bool

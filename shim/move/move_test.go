@@ -65,7 +65,7 @@ func TestMove_deployment(t *testing.T) {
 	for _, status := range []string{"running", "paused", "pending", "blocked", "unblocking", "initializing"} {
 		out := runModel(t, func(s *schedule) { s.Service, s.Deployment = true, status })
 		var refused *Refused
-		must.ErrorAs(t, out.err, &refused)
+		must.True(t, errors.As(out.err, &refused))
 		must.ErrorContains(t, out.err, "its job's deployment d is "+status+", and Nomad would cancel it")
 		must.SliceEmpty(t, out.log)
 	}
