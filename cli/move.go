@@ -46,8 +46,8 @@ Usage: ebbtide move [options] ALLOCATION NODE
 
   A move that would not be safe is refused, with all reasons: a group whose count is
   not 1, a task without a checkpoint block, a disk that is not migrated, a constraint
-  to a node, a shutdown_delay, a batch job with several groups, a target on which
-  Nomad would not place the allocation.
+  to a node, a shutdown_delay, a batch job with several groups, a deployment that has
+  not ended, a target on which Nomad would not place the allocation.
 
   The exit status is 0 if the allocation was moved (with -dry-run: could be), 1 if
   not, 2 for invalid arguments.

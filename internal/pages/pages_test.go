@@ -27,7 +27,7 @@ var budgets = map[string]int{
 	"docs/README.md":        200,
 	"docs/concepts.md":      2295,
 	"docs/operations.md":    3150,
-	"docs/shim.md":          2100,
+	"docs/shim.md":          2250,
 	"docs/jobs.md":          1425,
 	"docs/reference.md":     5380,
 	"docs/gpu.md":           2420,
@@ -39,7 +39,7 @@ var budgets = map[string]int{
 }
 
 // inAll is the most words of all of docs.
-const inAll = 24400
+const inAll = 24900
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {

@@ -8,10 +8,10 @@
 #
 #   nomad acl policy apply -namespace ebbtide -job ebbtide-shim ebbtide-shim jobspecs/acl/shim.hcl
 #
-# Nomad's event stream requires read-job in every namespace. To restrict the shim to some
-# namespaces, leave "*" with list-jobs and read-job, and repeat the whole rule for each
-# namespace that it may change and for leader.namespace: the rule for a namespace replaces
-# that for "*".
+# With register-job, a job can use every driver that the clients enable: a user with the token,
+# or with the right to submit that job, has those of the strongest one, in all namespaces. raw_exec and
+# privileged containers mean root on the clients. shim-namespace.hcl restricts the shim to the
+# namespaces that you name.
 namespace "*" {
   capabilities = ["list-jobs", "read-job", "plan-job", "register-job", "alloc-lifecycle", "read-fs", "tag-job-version"]
 

@@ -63,6 +63,10 @@ func (r *release) contents(arch string) ([]file, error) {
 	}
 	add(shareDir+"/grafana/dashboard.json", "grafana/dashboard.json", 0o644, source("packaging/monitoring/dashboard.json"))
 
+	for _, name := range []string{"shim.hcl", "shim-namespace.hcl"} {
+		add(shareDir+"/acl/"+name, "", 0o644, source("jobspecs/acl/"+name))
+	}
+
 	made, err := r.manuals()
 	if err != nil {
 		return nil, err

@@ -114,11 +114,11 @@ func TestContents(t *testing.T) {
 	must.MapContainsKeys(t, installed, []string{docDir + "/copyright", docDir + "/docs/operations.md", docDir + "/jobspecs/acl/shim.hcl"})
 	must.MapNotContainsKey(t, installed, docDir+"/docs/results/demo.json")
 
-	must.MapContainsKeys(t, installed, []string{shareDir + "/prometheus/alerts.yml", shareDir + "/grafana/dashboard.json"})
+	must.MapContainsKeys(t, installed, []string{shareDir + "/prometheus/alerts.yml", shareDir + "/grafana/dashboard.json", shareDir + "/acl/shim.hcl", shareDir + "/acl/shim-namespace.hcl"})
 
 	must.Eq(t, []string{
 		"/etc/ebbtide", "/opt/nomad/plugins", "/usr/lib/ebbtide", docDir, docDir + "/docs", docDir + "/jobspecs", docDir + "/jobspecs/acl",
-		shareDir, shareDir + "/grafana", shareDir + "/prometheus",
+		shareDir, shareDir + "/acl", shareDir + "/grafana", shareDir + "/prometheus",
 	}, ownDirs(files))
 
 	shim := installed["/etc/ebbtide/shim.hcl"]

@@ -58,7 +58,7 @@ func TestClaims(t *testing.T) {
 	must.Eq(t, []move.Record{other}, all)
 }
 
-// A record that cannot be read hides no other, and nobody can claim its job.
+// A record that cannot be read hides no other, and no process can claim its job.
 func TestClaims_unreadable(t *testing.T) {
 	s, nomad := store(t)
 	claims := Claims{s}

@@ -8,11 +8,32 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"testing"
 
+	"github.com/hashicorp/nomad/acl"
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 )
+
+// The policies in jobspecs/acl suffice; shim-namespace.hcl grants a change of jobs in one namespace.
+func TestShipped(t *testing.T) {
+	for name, want := range map[string]Missing{
+		"shim.hcl": {},
+		"shim-namespace.hcl": {Partly: []string{
+			`namespace "default": plan-job`, `namespace "default": register-job`, `namespace "default": alloc-lifecycle`, `namespace "default": read-fs`,
+			`namespace "web": plan-job`, `namespace "web": register-job`, `namespace "web": alloc-lifecycle`, `namespace "web": read-fs`,
+		}},
+	} {
+		rules, err := os.ReadFile("../../jobspecs/acl/" + name)
+		must.NoError(t, err)
+		parsed, err := acl.Parse(string(rules), acl.PolicyParseStrict)
+		must.NoError(t, err)
+		text, err := json.Marshal(parsed)
+		must.NoError(t, err)
+		must.Eq(t, want, find(t, []string{"default", "ml", "web"}, string(text)), must.Sprint(name))
+	}
+}
 
 // enough is jobspecs/acl/shim.hcl as Nomad parses it.
 const enough = `{"Namespaces": [{"Name": "*", "Capabilities": ["list-jobs", "read-job", "plan-job", "register-job", "alloc-lifecycle", "read-fs"],
