@@ -310,13 +310,15 @@ func (m *mover) check(ctx context.Context, target string) error {
 	if err != nil {
 		return err
 	}
-	deployment, err := m.nomad.Deployment(ctx, alloc.Namespace, alloc.JobID)
-	if err != nil {
-		return err
-	}
 	tasks, reasons := movable(alloc, job.Job, from, to)
-	if deploying(deployment) {
-		reasons = append(reasons, fmt.Sprintf("its job's deployment %s is %s, and Nomad would cancel it", short(deployment.ID), deployment.Status))
+	if text(job.Type) == api.JobTypeService { // others have no deployments
+		d, err := m.nomad.Deployment(ctx, alloc.Namespace, alloc.JobID)
+		if err != nil {
+			return err
+		}
+		if deploying(d) {
+			reasons = append(reasons, fmt.Sprintf("its job's deployment %s is %s, and Nomad would cancel it", short(d.ID), d.Status))
+		}
 	}
 	if len(reasons) > 0 {
 		return &Refused{Reasons: reasons}
