@@ -110,10 +110,9 @@ func (d *Driver) reportRun(t *task, run remaining.Run) (said bool) {
 	return true
 }
 
-// complete reports whether a task succeeded without being stopped by Nomad, so that its cost
-// predicts the next run's.
+// complete reports whether a task's cost predicts the next run's.
 func (t *task) complete(run remaining.Run) bool {
-	return t.run != (history.Key{}) && t.result != nil && t.result.Successful() && (!t.stopped || t.succeeded.Load()) && run.CPUS > 0
+	return t.run != (history.Key{}) && t.success() && run.CPUS > 0
 }
 
 func (d *Driver) addRun(t *task, run remaining.Run) error {

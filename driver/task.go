@@ -60,15 +60,11 @@ func dirsOf(cfg *drivers.TaskConfig) checkpoint.Dirs {
 func readMeta(env map[string]string) map[string]string {
 	meta := make(map[string]string)
 	for name, value := range env {
-		written, ok := strings.CutPrefix(name, taskenv.MetaPrefix)
-		if !ok {
-			continue
-		}
-		if key, ours := options.Key(written); ours {
+		if key, ok := strings.CutPrefix(name, taskenv.MetaPrefix); ok {
 			meta[key] = value
 		}
 	}
-	return meta
+	return options.Ours(meta)
 }
 
 func sortedKeys[V any](m map[string]V) []string {

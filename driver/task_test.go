@@ -4,6 +4,7 @@
 package driver
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,23 @@ func TestTaskOptions(t *testing.T) {
 	want := plainOptions()
 	want.Limit, want.Progress = false, progress.Config{Preset: "keras", Metric: "acc", Goal: "max"}
 	must.Eq(t, want, opts)
+}
+
+// A dispatch of a parameterized job passes each optional key that it omits as empty.
+func TestTaskOptions_dispatch(t *testing.T) {
+	meta := make(map[string]string)
+	for _, key := range options.MetaKeys() {
+		meta[key], meta[strings.ToUpper(key)] = "", ""
+	}
+	cfg := taskConfig(t, map[string]any{"progress": map[string]any{"metric": "loss"}}, meta)
+	opts, err := readTaskOptions(cfg)
+	must.NoError(t, err)
+	want := plainOptions()
+	want.Progress.Metric = "loss"
+	must.Eq(t, want, opts)
+	notes, _, err := injectGPUShare(cfg, "exec")
+	must.NoError(t, err)
+	must.SliceEmpty(t, notes)
 }
 
 // A task's assumed size survives a restart of the plugin, without the rest of its

@@ -95,7 +95,7 @@ func (t *task) releaseLogs() {
 
 func (d *Driver) forget(t *task) {
 	t.releaseLogs()
-	t.setup.controller.Remove(t.handle.Config.ID)
+	t.setup.controller.Remove(t.handle.Config.ID, false) // as a rule settle has removed it
 	d.mu.Lock()
 	delete(d.tasks, t.handle.Config.ID)
 	from := t.spare
@@ -161,10 +161,16 @@ func (d *Driver) settle(t *task) {
 			}
 			t.result, t.stopped = res, t.stopping.Load()
 			t.releaseLogs()
-			d.flushEvents(t, t.setup.controller.Remove(t.handle.Config.ID))
+			d.flushEvents(t, t.setup.controller.Remove(t.handle.Config.ID, t.success()))
 			return
 		}
 	}
+}
+
+// success reports whether a task has ended by itself with success, or at its objective. It is called
+// once result is known.
+func (t *task) success() bool {
+	return t.result != nil && t.result.Successful() && (!t.stopped || t.succeeded.Load())
 }
 
 // flushEvents sends the last events of a task and gives them time to reach Nomad, which rejects

@@ -195,10 +195,12 @@ type Ended struct {
 	Run      remaining.Run // cost as last read
 }
 
-// Remove removes an ended task. It does not block; the channel receives one value.
-func (c *Controller) Remove(id string) <-chan Ended {
+// Remove removes a task that has ended: by itself with success, or at its objective; or it failed or
+// was stopped, and its end says nothing about the time that it would have needed. It does not block;
+// the channel receives one value.
+func (c *Controller) Remove(id string, succeeded bool) <-chan Ended {
 	ended := make(chan Ended, 1)
-	c.post(func(ctx context.Context) { ended <- c.remove(ctx, id) })
+	c.post(func(ctx context.Context) { ended <- c.remove(ctx, id, succeeded) })
 	return ended
 }
 
@@ -398,7 +400,7 @@ func (c *Controller) locate(ctx context.Context, t *task, retry time.Duration) {
 }
 
 // remove removes a task, writes its last status and decides for the remaining ones.
-func (c *Controller) remove(ctx context.Context, id string) (ended Ended) {
+func (c *Controller) remove(ctx context.Context, id string, succeeded bool) (ended Ended) {
 	t := c.find(id)
 	if t == nil {
 		return ended
@@ -407,7 +409,7 @@ func (c *Controller) remove(ctx context.Context, id string) (ended Ended) {
 	now := time.Now()
 	t.refresh(now)
 	t.readUsage()
-	ended = Ended{Reported: c.reportEnd(t, now), Run: t.m.Work.Run(t.usage.CPUSeconds)}
+	ended = Ended{Reported: c.reportEnd(t, now, succeeded), Run: t.m.Work.Run(t.usage.CPUSeconds)}
 	c.show(t, now, true)
 	c.count(t)
 	c.opts.Metrics.EventsDropped.Add(float64(t.show.Waiting()))

@@ -217,7 +217,7 @@ func (n *node) start(f *fake) {
 
 func (n *node) remove(f *fake) {
 	n.t.Helper()
-	n.c.Remove(f.ID)
+	n.c.Remove(f.ID, true)
 	synctest.Wait()
 }
 
@@ -871,7 +871,7 @@ func TestRunTakesTasksAndEnds(t *testing.T) {
 		c.Add(f.Task)
 		time.Sleep(3 * time.Second)
 		must.StrHasPrefix(t, "flowcon.", f.shown(t).Rule)
-		c.Remove(f.ID)
+		c.Remove(f.ID, true)
 		cancel()
 		<-done
 	})(t)

@@ -121,7 +121,7 @@ func TestMetrics(t *testing.T) {
 			n.pass(2 * time.Second)
 			must.Eq(t, 50, n.metric("tasks"))
 			for _, f := range tasks {
-				n.c.Remove(f.ID)
+				n.c.Remove(f.ID, true)
 				must.NoError(t, f.log.Close())
 			}
 			n.pass(2 * time.Second)

@@ -26,7 +26,7 @@ type twins struct {
 	at     time.Time         // time of the last update; zero: none
 	idle   float64           // the machine's idle core-seconds at that time
 	gone   policy.CPUSeconds // used by tasks that have ended since
-	saved  time.Duration     // total time by which tasks ended before their twins
+	saved  time.Duration     // total time by which tasks succeeded before their twins
 
 	dirty    bool      // not yet stored
 	restored time.Time // time of the restored state
@@ -219,7 +219,6 @@ func (c *Controller) endTwin(t *task, now time.Time) (ahead time.Duration, why s
 	if t.usage.CPUSeconds < float64(minCap)*now.Sub(t.began).Seconds() {
 		return 0, "", false // it waited for something other than CPU
 	}
-	c.twins.saved += ahead
 	return ahead, why, true
 }
 
@@ -238,8 +237,11 @@ func (t *task) lateReason(pool policy.Cores) string {
 	return "the node changed in the meantime"
 }
 
-func (c *Controller) reportEnd(t *task, now time.Time) (said bool) {
+func (c *Controller) reportEnd(t *task, now time.Time, succeeded bool) (said bool) {
 	ahead, why, ok := c.endTwin(t, now)
+	if ok = ok && succeeded; ok {
+		c.twins.saved += ahead
+	}
 	took := now.Sub(t.began)
 	ended := status.Ended{Took: took, Fair: took + ahead}
 	c.opts.Metrics.Ended(ended, t.usage.CPUSeconds-float64(t.fair.cpu), ok)

@@ -246,6 +246,28 @@ func TestGhost(t *testing.T) {
 	})(t)
 }
 
+// Only success saves time: a task that fails, or is stopped or moved, did not end early.
+func TestTwins_failed(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, func(o *Options) { o.Policy, o.Interval = decider(t, "auto"), 5*time.Second })
+		failed, succeeds, other := n.task("failed"), n.task("succeeds"), n.task("other")
+		all := behaviour{failed: learner(0.1, 0.9, 0), succeeds: learner(0.1, 0.9, 0), other: learner(0.1, 0.2, 0)}
+		for f := range all {
+			n.start(f)
+		}
+		n.seconds(20, all)
+		n.c.Remove(failed.ID, false)
+		n.pass(2 * time.Second)
+		must.Zero(t, n.c.twins.saved)
+		for len(n.events) > 0 {
+			must.NotEq(t, "fair-finish", (<-n.events).Annotations["ebbtide"])
+		}
+		n.remove(succeeds)
+		must.Positive(t, n.c.twins.saved)
+		n.event("fair-finish")
+	})(t)
+}
+
 // A task that joins between updates has no earlier CPU time, and takes none from the other twins.
 func TestTwins_join(t *testing.T) {
 	bubble(func(t *testing.T) {

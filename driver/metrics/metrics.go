@@ -71,7 +71,7 @@ func New() *Metrics {
 	m.EventsSent, m.EventsDropped, m.EventsFailed = events.WithLabelValues("sent"), events.WithLabelValues("superseded"), events.WithLabelValues("failed")
 	m.Saves = r.Results("checkpoint_saves_total", "Checkpoints requested for a move.")
 	m.Restores = r.Results("checkpoint_restores_total", "Task starts with a checkpoint; failed: another allocation's could not be used.")
-	m.ended = r.CounterVec("tasks_ended_total", "Ended tasks: earlier or later than with their fair share, level with it, or without a comparison (none).", "finish")
+	m.ended = r.CounterVec("tasks_ended_total", "Ended tasks: earlier or later than with their fair share, level with it, or without a comparison (none), for example after a failure.", "finish")
 	m.difference = r.CounterVec("finish_difference_seconds_total", "Sum of the times by which tasks ended earlier or later than with their fair share.", "finish")
 	for _, finish := range []string{earlier, later, level, noTwin} {
 		m.ended.WithLabelValues(finish)

@@ -95,7 +95,7 @@ ebbtide_driver_finish_difference_seconds_total{finish="later"} 120
 # TYPE ebbtide_driver_limit_writes_total counter
 ebbtide_driver_limit_writes_total{result="failed"} 1
 ebbtide_driver_limit_writes_total{result="ok"} 1
-# HELP ebbtide_driver_tasks_ended_total Ended tasks: earlier or later than with their fair share, level with it, or without a comparison (none).
+# HELP ebbtide_driver_tasks_ended_total Ended tasks: earlier or later than with their fair share, level with it, or without a comparison (none), for example after a failure.
 # TYPE ebbtide_driver_tasks_ended_total counter
 ebbtide_driver_tasks_ended_total{finish="earlier"} 1
 ebbtide_driver_tasks_ended_total{finish="later"} 1

@@ -5,6 +5,7 @@ package options
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -92,6 +93,19 @@ func Key(name string) (key string, ours bool) {
 		return '_'
 	}, strings.ToLower(name))
 	return key, strings.HasPrefix(key, Prefix)
+}
+
+// Ours returns Ebbtide's keys of a task's meta, by their normalised names. A known key with an empty
+// value is unset: Nomad passes an optional key that a dispatch omits so.
+func Ours(meta map[string]string) map[string]string {
+	ours := make(map[string]string)
+	for _, name := range slices.Sorted(maps.Keys(meta)) {
+		key, ok := Key(name)
+		if ok && (meta[name] != "" || !slices.Contains(MetaKeys(), key)) {
+			ours[key] = meta[name]
+		}
+	}
+	return ours
 }
 
 func (o *Task) readMeta(key, value string, errs *fields.Errors) {

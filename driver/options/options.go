@@ -62,7 +62,7 @@ const defaultGrace = 30 * time.Second
 // Input is a jobspec's settings for a task, with variables interpolated.
 type Input struct {
 	Blocks Blocks
-	// Meta has Ebbtide's keys (see Key), merged from job, group and task.
+	// Meta has Ebbtide's keys (see Ours), merged from job, group and task.
 	Meta map[string]string
 	// Env is the task's environment.
 	Env map[string]string

@@ -54,6 +54,22 @@ func TestKey(t *testing.T) {
 	must.False(t, ours)
 }
 
+// A dispatch of a parameterized job without an optional key.
+func TestOurs_empty(t *testing.T) {
+	meta := map[string]string{"owner": "", "ebbtide_gaol": "", "ebbtide-goal": "min", "ebbtide_goal": ""}
+	for _, key := range MetaKeys() {
+		if key != KeyGoal {
+			meta[key] = ""
+		}
+	}
+	got := Ours(meta)
+	must.Eq(t, map[string]string{"ebbtide_gaol": "", "ebbtide_goal": "min"}, got)
+	delete(got, "ebbtide_gaol")
+	delete(got, "ebbtide_goal")
+	_, errs := Read(Input{Meta: got})
+	must.SliceEmpty(t, errs)
+}
+
 func TestRead_paths(t *testing.T) {
 	_, errs := Read(Input{
 		Blocks: Blocks{

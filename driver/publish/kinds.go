@@ -20,7 +20,7 @@ func Kinds() []Kind {
 		{"acceptable", []string{"acceptable target "}, "Once. The model is usable; the task yields CPU while others need it."},
 		{"objective", []string{"objective target "}, "Once. The task is stopped and complete."},
 		{"already-complete", []string{"not restarted: "}, "The agent died while it was stopping the task at its objective."},
-		{"fair-finish", []string{"ended after "}, "Duration, and the duration expected under the fair share; if longer, the reason."},
+		{"fair-finish", []string{"ended after "}, "Duration of a task that succeeded, and the duration expected under the fair share; if longer, the reason."},
 		{"size", []string{"used "}, "The task succeeded; the next run with the same arguments is expected to use as much. `ebbtide_run` is for the shim."},
 		{"qoe", []string{"response time "}, "The target was missed in three consecutive intervals, or is met again. The node may have no CPU left."},
 		{"no-progress", []string{"none of the ", "the task has written no output yet", "no value of a metric has been read"}, "No report within `no_progress_after`; the task has its fair share. Check its output with `ebbtide progress`."},

@@ -207,7 +207,7 @@ type Node struct {
 	SpeCon        map[string]int    `json:"specon"`          // training tasks by SpeCon category
 	RemainingCPUS Number            `json:"remaining_cpu_s"` // remaining work of training tasks of known size
 	Sized         int               `json:"sized"`           // number of those tasks
-	SavedS        Number            `json:"saved_s"`         // gained by ended tasks over their fair shares
+	SavedS        Number            `json:"saved_s"`         // gained by tasks that succeeded over their fair shares
 	Alpha         Number            `json:"alpha"`           // FlowCon's threshold in use; −1 = categories do not change
 	IntervalS     Number            `json:"interval_s"`      // until the next decision
 }
