@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"runtime/debug"
 	"sync"
@@ -424,6 +425,7 @@ func (d *Driver) supervise(t *task, opts *options.Task, recovered bool) {
 		SharedDir: cfg.TaskDir().SharedAllocDir,
 		Private:   private.Open(cfg.AllocDir),
 		Where:     source.Where(opts.Progress),
+		NoOutput:  cfg.StdoutPath == os.DevNull, // with logs { disabled = true }
 		Targets:   opts.Targets,
 		Work:      opts.Work,
 		OnEnd:     func(m measure.Measurement) { d.keepRun(t, m) },

@@ -104,6 +104,8 @@ type Task struct {
 	// output.
 	Open  func() (progress.Source, error)
 	Where string
+	// NoOutput means that Nomad does not collect the task's output.
+	NoOutput bool
 
 	// Work is the task's size as declared before it reports.
 	Work remaining.Declared

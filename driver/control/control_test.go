@@ -613,6 +613,19 @@ func TestTaskWithoutProgressKeepsFairShare(t *testing.T) {
 	})(t)
 }
 
+// Without collected output there is nothing to wait for.
+func TestNoOutput(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f := n.task("silenced")
+		f.NoOutput = true
+		n.start(f)
+		n.seconds(5, behaviour{f: func() (float64, string) { return 1, "" }})
+		must.Eq(t, 1, len(n.events))
+		must.StrContains(t, n.event("no-progress").Message, "Nomad does not collect the task's output (logs { disabled = true })")
+	})(t)
+}
+
 func TestDivergedGivesWay(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)

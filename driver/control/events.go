@@ -85,7 +85,7 @@ func (t *task) reportProgress(was measure.Measurement, now time.Time) {
 		t.show.Enqueue("diverged", "the model has diverged: "+t.metric()+" is not finite; other tasks come first")
 		t.show.Happened("diverged")
 	}
-	if t.m.Reports == 0 && t.Limited && !t.reported.empty && unreadable == "" && now.Sub(t.start) >= t.noProgressAfter {
+	if t.m.Reports == 0 && t.Limited && !t.reported.empty && unreadable == "" && (now.Sub(t.start) >= t.noProgressAfter || t.NoOutput && t.Where == "") {
 		t.reported.empty = true
 		t.log.Info("no progress found", "where", t.where(), "lines", t.m.Lines)
 		t.show.Enqueue("no-progress", t.noProgress())
@@ -100,6 +100,9 @@ func (t *task) noProgress() string {
 			msg += ". " + t.m.Note
 		}
 		return msg
+	case t.NoOutput:
+		return "Nomad does not collect the task's output (logs { disabled = true }), so its growth cannot be measured; " +
+			"it keeps its fair share of the CPU. Remove disabled, or set progress { file = … }, tensorboard or prometheus in its config"
 	case t.m.Lines == 0:
 		return "the task has written no output yet, so its growth cannot be measured; it keeps its fair share of the CPU. " +
 			"If it logs to a file, set progress { file = … } in its config"

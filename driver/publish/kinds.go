@@ -23,7 +23,7 @@ func Kinds() []Kind {
 		{"fair-finish", []string{"ended after "}, "Duration of a task that succeeded, and the duration expected under the fair share; if longer, the reason."},
 		{"size", []string{"used "}, "The task succeeded; the next run with the same arguments is expected to use as much. `ebbtide_run` is for the shim."},
 		{"qoe", []string{"response time "}, "The target was missed in three consecutive intervals, or is met again. The node may have no CPU left."},
-		{"no-progress", []string{"none of the ", "the task has written no output yet", "no value of a metric has been read"}, "No report within `no_progress_after`; the task has its fair share. Check its output with `ebbtide progress`."},
+		{"no-progress", []string{"none of the ", "the task has written no output yet", "Nomad does not collect the task's output", "no value of a metric has been read"}, "No report within `no_progress_after`, or none possible; the task has its fair share. Check its output with `ebbtide progress`."},
 		{"progress", []string{"cannot read its progress from "}, "The task has its fair share."},
 		{"diverged", []string{"the model has diverged: "}, "The metric is NaN or infinite. The task counts as converged until three finite values in a row."},
 		{"targets", []string{"its targets are paused: "}, "The output reports another metric; set `ebbtide_metric` if it is the intended one."},
