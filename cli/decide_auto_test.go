@@ -72,7 +72,7 @@ func TestDecide_badAuto(t *testing.T) {
 		}},
 	} {
 		status, stdout, stderr := ebbtide(tc.doc, "decide", "--policy", "auto")
-		must.Eq(t, strings.Join(tc.want, "\n")+"\n", stderr)
+		must.Eq(t, strings.Join(tc.want, "\n")+"\n", unexplained(stderr))
 		must.Eq(t, exitUsage, status)
 		must.Eq(t, "", stdout)
 	}

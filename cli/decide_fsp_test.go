@@ -70,7 +70,7 @@ func TestDecide_badFSP(t *testing.T) {
 		}},
 	} {
 		status, stdout, stderr := ebbtide(tc.doc, "decide", "--policy", "fsp")
-		must.Eq(t, strings.Join(tc.want, "\n")+"\n", stderr)
+		must.Eq(t, strings.Join(tc.want, "\n")+"\n", unexplained(stderr))
 		must.Eq(t, exitUsage, status)
 		must.Eq(t, "", stdout)
 	}

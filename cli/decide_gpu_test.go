@@ -42,7 +42,7 @@ func TestDecide_gpu(t *testing.T) {
 
 func TestDecide_badPlan(t *testing.T) {
 	for _, tc := range []struct{ old, new, want string }{
-		{`"memory_mib": 12288, `, ``, "memory_mib: is missing"},
+		{`"memory_mib": 12288, `, ``, "memory_mib: is missing: what can be granted of the card, in MiB"},
 		{`12288`, `0`, "memory_mib: must be ≥ 1 and ≤ 4294967296, got 0"},
 		{`"lammps-1"`, `"lammps-2"`, `jobs[1].id: must be unique, "lammps-2" is the id of jobs[0] too`},
 		{`1741`, `-1`, "jobs[0].held_mib: must be ≥ 0 and ≤ 4294967296, got -1"},
@@ -62,7 +62,7 @@ func TestDecide_badPlan(t *testing.T) {
 
 func TestDecide_badWindow(t *testing.T) {
 	for _, tc := range []struct{ old, new, want string }{
-		{`"memory_mib": 12288, `, ``, "memory_mib: is missing"},
+		{`"memory_mib": 12288, `, ``, "memory_mib: is missing: the card's memory, in MiB"},
 		{`12288`, `-1`, "memory_mib: must be ≥ 1 and ≤ 4294967296, got -1"},
 		{`12288`, `1.5`, "memory_mib: must be a whole number, got 1.5"},
 		{`"equal"`, `"equl"`, `coefficients: must be "count-only", "equal" or an object of numbers, got "equl"`},

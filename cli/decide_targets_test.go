@@ -127,7 +127,7 @@ func TestDecide_badTargets(t *testing.T) {
 			}},
 	} {
 		status, stdout, stderr := ebbtide(tc.doc, "decide", "--policy", tc.policy)
-		must.Eq(t, strings.Join(tc.want, "\n")+"\n", stderr)
+		must.Eq(t, strings.Join(tc.want, "\n")+"\n", unexplained(stderr))
 		must.Eq(t, exitUsage, status)
 		must.Eq(t, "", stdout)
 	}

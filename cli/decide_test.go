@@ -7,12 +7,16 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/iotest"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
 const decideSnapshot = `{
@@ -95,6 +99,48 @@ func TestDecide_examples(t *testing.T) {
 	must.Eq(t, 1, strings.Count(compact, "\n"))
 }
 
+// unexplained removes the explanations of missing fields.
+func unexplained(stderr string) string {
+	return regexp.MustCompile(`is missing: .*`).ReplaceAllString(stderr, "is missing")
+}
+
+// Each policy's example has all fields that the policy requires, and the error of a missing one
+// explains it.
+func TestDecide_missing(t *testing.T) {
+	for _, p := range allPolicies() {
+		_, example, _ := ebbtide("", "decide", "--example", p.Name)
+		var whole any
+		must.NoError(t, json.Unmarshal([]byte(example), &whole))
+		required := 0
+		var walk func(value any, path string)
+		walk = func(value any, path string) {
+			switch v := value.(type) {
+			case []any:
+				for i, element := range v {
+					walk(element, fields.Index(path, i))
+				}
+			case map[string]any:
+				for name, field := range maps.Clone(v) {
+					at := fields.Member(path, name)
+					delete(v, name)
+					without, err := json.Marshal(whole)
+					must.NoError(t, err)
+					status, _, stderr := ebbtide(string(without), "decide", "--policy", p.Name)
+					if strings.Contains(stderr, at+": is missing") {
+						required++
+						must.Eq(t, exitUsage, status)
+						must.StrContains(t, stderr, at+": is missing: ", must.Sprint(p.Name))
+					}
+					v[name] = field
+					walk(field, at)
+				}
+			}
+		}
+		walk(whole, "")
+		must.Positive(t, required, must.Sprint(p.Name))
+	}
+}
+
 func TestDecide_usage(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
@@ -142,6 +188,7 @@ func TestDecide_badSnapshots(t *testing.T) {
 		{"bad alpha", decideWith("0.35", `"adaptiv"`), []string{`params.alpha: must be "adaptive" or a number ≥ 0, got "adaptiv"`}},
 		{"negative alpha", decideWith("0.35", "-1"), []string{`params.alpha: must be "adaptive" or a number ≥ 0, got -1`}},
 		{"beta 0", decideWith(`"beta": 2`, `"beta": 0`), []string{"params.beta: must be ≥ 1, got 0"}},
+		{"no entitlement", decideWith(`"use": 0.5`, `"use": 0.5, "entitlement": 0`), []string{"tasks[0].entitlement: must be > 0, got 0"}},
 		{"bad event", decideWith(`"event": ""`, `"event": "joined"`), []string{`event: must be one of "", "join", "leave", got "joined"`}},
 		{"several, of all kinds", `{"tasks": [{"id": "a", "category": "XL", "growth": NaN, "progress": "1", "limit": 2, "use": -1, "x": 0}], "interval_s": 0, "event": ""}`,
 			[]string{
@@ -161,7 +208,7 @@ func TestDecide_badSnapshots(t *testing.T) {
 		for _, policy := range []string{"flowcon", "none"} {
 			t.Run(tc.name+"/"+policy, func(t *testing.T) {
 				status, stdout, stderr := ebbtide(tc.doc, "decide", "--policy", policy)
-				must.Eq(t, strings.Join(tc.want, "\n")+"\n", stderr)
+				must.Eq(t, strings.Join(tc.want, "\n")+"\n", unexplained(stderr))
 				must.Eq(t, exitUsage, status)
 				must.Eq(t, "", stdout)
 			})

@@ -12,24 +12,24 @@ import (
 // AdaptInput is a window that has ended. All sizes are whole MiB.
 type AdaptInput struct {
 	// Groups are in any order.
-	Groups []Group `json:"groups"`
+	Groups []Group `json:"groups" doc:"the groups of jobs"`
 	// Coefficients are for groups without own ones.
-	Coefficients Coefficients `json:"coefficients"`
+	Coefficients Coefficients `json:"coefficients" doc:"\"equal\", \"count-only\" or the coefficients"`
 	// Profiles is the number of jobs measured so far.
-	Profiles int `json:"profiles"`
+	Profiles int `json:"profiles" doc:"the number of jobs measured so far"`
 	// Measured are the groups with measurements.
-	Measured []Measured  `json:"measured"`
+	Measured []Measured  `json:"measured" doc:"what was measured in the window, by group"`
 	Params   AdaptParams `json:"params" strict:"optional"`
 }
 
 // Measured is what was measured of a group in the window.
 type Measured struct {
 	// Group is the group's ID, with at most one entry.
-	Group string `json:"group"`
+	Group string `json:"group" doc:"the group's ID"`
 	// GrantedMiB is the most its containers might hold together.
-	GrantedMiB int `json:"granted_mib"`
+	GrantedMiB int `json:"granted_mib" doc:"the most that its containers might hold together, in MiB"`
 	// PeakMiB is the most they held together.
-	PeakMiB int `json:"peak_mib"`
+	PeakMiB int `json:"peak_mib" doc:"the most that they held together, in MiB"`
 	// MinimumMiB is their measured working set; 0 if unknown.
 	MinimumMiB int `json:"minimum_mib" strict:"optional"`
 	// DurationS is the mean execution time of its jobs; nil if none ended.

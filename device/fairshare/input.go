@@ -40,15 +40,15 @@ const DefaultFloor = 0.5
 
 // Input is the snapshot of a card for Decide. All sizes are whole MiB.
 type Input struct {
-	MemoryMiB int `json:"memory_mib"`
+	MemoryMiB int `json:"memory_mib" doc:"the card's memory, in MiB"`
 	// ReserveMiB is never given to a container.
 	ReserveMiB int `json:"reserve_mib" strict:"optional"`
 	// Mode is Adaptive if "".
 	Mode Mode `json:"mode" strict:"optional"`
 	// Groups are those of the job window, in any order.
-	Groups []Group `json:"groups"`
+	Groups []Group `json:"groups" doc:"the groups of jobs"`
 	// Coefficients are for groups without own ones.
-	Coefficients Coefficients `json:"coefficients"`
+	Coefficients Coefficients `json:"coefficients" doc:"\"equal\", \"count-only\" or the coefficients"`
 	// Containers are those on the card. Without any, the result is what each group would get.
 	Containers []Container `json:"containers" strict:"optional"`
 	Params     Params      `json:"params" strict:"optional"`
@@ -57,11 +57,11 @@ type Input struct {
 // Group is a group of jobs in the window; Grp_i of the figure.
 type Group struct {
 	// ID is unique in the snapshot.
-	ID string `json:"id"`
+	ID string `json:"id" doc:"the group's unique ID"`
 	// Jobs is g_i, ≥ 1.
-	Jobs int `json:"jobs"`
+	Jobs int `json:"jobs" doc:"the number of its jobs"`
 	// Properties are those that all of its jobs share, by name.
-	Properties map[string]Property `json:"properties"`
+	Properties map[string]Property `json:"properties" doc:"the properties that all its jobs share, by name"`
 	// Coefficients are the group's own, as moved by Adapt; default: the input's.
 	Coefficients Coefficients `json:"coefficients,omitzero" strict:"optional"`
 }
@@ -69,18 +69,18 @@ type Group struct {
 // Property is a group's value of a property.
 type Property struct {
 	// Value is, for example, "resnet50", "20M", "alice".
-	Value string `json:"value"`
+	Value string `json:"value" doc:"the value of the property, for example \"resnet50\""`
 	// Rank is the value's rank among the values of this property, ≥ 1; a higher one gets more
 	// memory. Equal values have equal ranks.
-	Rank int `json:"rank"`
+	Rank int `json:"rank" doc:"its rank among the values of the property, from 1; a higher one gets more memory"`
 }
 
 // Container is a container on the card.
 type Container struct {
 	// ID is unique in the snapshot.
-	ID string `json:"id"`
+	ID string `json:"id" doc:"the container's unique ID"`
 	// Group is the ID of its group.
-	Group string `json:"group"`
+	Group string `json:"group" doc:"the ID of its group"`
 	// CapMiB is the most that it may get; nil: unlimited.
 	CapMiB *int `json:"cap_mib" strict:"optional"`
 	// MinimumMiB is its measured working set; 0 if unknown.

@@ -173,11 +173,6 @@ func (d Definition[P]) decideJSON(input []byte) (any, error) {
 	var s Snapshot
 	params := d.Defaults
 	validate := func() (err error) {
-		for i := range s.Tasks {
-			if s.Tasks[i].Entitlement == 0 {
-				s.Tasks[i].Entitlement = 1 // equal requests, as in the papers
-			}
-		}
 		if s.Policy != "" && s.Policy != d.Name {
 			s.State = nil // another policy's
 		}

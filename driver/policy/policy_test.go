@@ -77,7 +77,7 @@ func TestPolicy_Decide(t *testing.T) {
 		"its state":         {in: `{` + tasks + `, "policy": "split", "state": {"x": 1}}`, limit: "0.5", state: `{"x": 1}`},
 		"another's state":   {in: `{` + tasks + `, "policy": "other", "state": {"x": 1}}`, limit: "0.5"},
 		"any policy":        {in: `{` + tasks + `, "state": {"x": 1}}`, limit: "0.5", state: `{"x": 1}`},
-		"missing":           {in: `{"tasks": [{"id": "a"}], "initial_interval_s": 1, "max_interval_s": 1}`, err: "interval_s: is missing\ntasks[0].use: is missing"},
+		"missing":           {in: `{"tasks": [{"id": "a"}], "initial_interval_s": 1, "max_interval_s": 1}`, err: "interval_s: is missing: the current time between two runs, in seconds\ntasks[0].use: is missing: the task's CPU"},
 		"unknown":           {in: `{` + tasks + `, "x": 1, "params": {"y": 2, "part": {"of": 2}}}`, err: "x: unknown field"},
 		"wrong params":      {in: `{` + tasks + `, "params": {"part": {"of": 2}}}`, err: "params.part.of: must be > 0 and ≤ 1, got 2"},
 		"params are a list": {in: `{` + tasks + `, "params": []}`, err: "params: must be an object, got a list"},

@@ -22,26 +22,26 @@ type Snapshot struct {
 	// Node is the node's name, for display.
 	Node string `json:"node" strict:"optional"`
 	// NowS is the time in seconds since the Unix epoch.
-	NowS float64 `json:"now_s" strict:"optional"`
+	NowS float64 `json:"now_s" strict:"optional" doc:"the time of the decision, in seconds since the Unix epoch"`
 	// Policy made the last decision and owns State; "" in a handwritten snapshot means the policy
 	// being run.
 	Policy string `json:"policy" strict:"optional"`
 	// PoolCores is the elastic pool that shares are fractions of.
-	PoolCores Cores `json:"pool_cores" strict:"optional"`
+	PoolCores Cores `json:"pool_cores" strict:"optional" doc:"the CPU that is divided, in cores"`
 	// Event is the reason of the run.
-	Event Event `json:"event" strict:"optional"`
+	Event Event `json:"event" strict:"optional" doc:"the reason of the run: \"\" at the end of an interval, \"join\" or \"leave\""`
 	// IntervalS is the current time between two runs, in seconds.
-	IntervalS float64 `json:"interval_s" strict:"optional"`
+	IntervalS float64 `json:"interval_s" strict:"optional" doc:"the current time between two runs, in seconds"`
 	// InitialIntervalS is the shortest interval, used after a join or leave.
-	InitialIntervalS float64 `json:"initial_interval_s" strict:"optional"`
-	MaxIntervalS     float64 `json:"max_interval_s" strict:"optional"`
+	InitialIntervalS float64 `json:"initial_interval_s" strict:"optional" doc:"the shortest time between two runs, in seconds"`
+	MaxIntervalS     float64 `json:"max_interval_s" strict:"optional" doc:"the longest time between two runs, in seconds"`
 	// Gone is the use in the last interval of tasks that are not in the snapshot: those that have
 	// left since and those exempt from limits.
 	Gone Share `json:"gone" strict:"optional"`
 	// State is Outcome.State of the last run; nil in the first one.
 	State json.RawMessage `json:"state,omitempty" strict:"optional"`
 	// Tasks are the node's tasks in order of arrival, possibly none.
-	Tasks []Task `json:"tasks"`
+	Tasks []Task `json:"tasks" doc:"the node's tasks in order of arrival"`
 	// Params are the parameters of the policy being run.
 	Params json.RawMessage `json:"params,omitempty" strict:"optional"`
 	// Policies holds the node's configured parameters by policy, used without Params.
@@ -49,17 +49,17 @@ type Snapshot struct {
 }
 
 type Task struct {
-	ID string `json:"id"`
+	ID string `json:"id" doc:"the task's unique ID"`
 	// Kind is Training if "".
-	Kind Kind `json:"kind" strict:"optional"`
-	// Entitlement is what Nomad gave the task, > 0, relative to the others. It is optional in a
-	// handwritten snapshot, where it means equal entitlements.
-	Entitlement float64 `json:"entitlement" strict:"optional"`
+	Kind Kind `json:"kind" strict:"optional" doc:"\"training\" or \"service\""`
+	// Entitlement is what Nomad gave the task, > 0, relative to the others. In a handwritten snapshot
+	// it is 1 by default: equal requests, as in the papers.
+	Entitlement float64 `json:"entitlement" strict:"optional" default:"1"`
 	// Limit is the limit in force, in (0, 1]; 1 means no limit, 0 none decided yet.
-	Limit Share `json:"limit" strict:"optional"`
+	Limit Share `json:"limit" strict:"optional" doc:"the limit in force, as a fraction of the pool; 1 for no limit, 0 for none decided yet"`
 	// Use is the task's CPU over the last interval. It may exceed 1 if tasks use CPU
 	// outside the pool.
-	Use Share `json:"use" strict:"optional"`
+	Use Share `json:"use" strict:"optional" doc:"the task's CPU over the last interval, as a fraction of the pool"`
 
 	// Epoch increases with every new evidence of the task's progress (a report, and CPU
 	// time); CategoryEpoch is that of the decision on Category. Categories change only
@@ -67,22 +67,22 @@ type Task struct {
 	Epoch         uint64 `json:"epoch" strict:"optional"`
 	CategoryEpoch uint64 `json:"category_epoch" strict:"optional"`
 	// Category is the last run's decision, or New (training).
-	Category Category `json:"category" strict:"optional"`
+	Category Category `json:"category" strict:"optional" doc:"NL, WL or CL as last decided; \"\" for a new task"`
 	// Growth is G, the growth efficiency for CPU (FlowCon, eq. 2): Progress divided by
 	// Use; nil if unknown (training).
-	Growth *float64 `json:"growth" strict:"optional"`
+	Growth *float64 `json:"growth" strict:"optional" doc:"its progress per CPU; null if unknown"`
 	// Progress is P per second (FlowCon, eq. 1); nil if unknown (training).
-	Progress *float64 `json:"progress" strict:"optional"`
+	Progress *float64 `json:"progress" strict:"optional" doc:"its progress per second; null if unknown"`
 
 	// Goal is the direction of Value and the targets; "" if unknown (training).
-	Goal Goal `json:"goal" strict:"optional"`
+	Goal Goal `json:"goal" strict:"optional" doc:"the direction in which its metric improves: \"min\" or \"max\"; \"\" without targets"`
 	// Value is the last reported value; nil without a report (training).
-	Value *float64 `json:"value" strict:"optional"`
+	Value *float64 `json:"value" strict:"optional" doc:"the metric's last value; null without a report"`
 	// Acceptable is the value at which the model becomes usable; nil for none
 	// (training).
-	Acceptable *float64 `json:"acceptable" strict:"optional"`
+	Acceptable *float64 `json:"acceptable" strict:"optional" doc:"the metric's value at which the model is usable; null for none"`
 	// Objective is the value at which training is done; nil for none (training).
-	Objective *float64 `json:"objective" strict:"optional"`
+	Objective *float64 `json:"objective" strict:"optional" doc:"the metric's value at which training is done; null for none"`
 	// State is the target reached so far (training).
 	State TargetState `json:"state" strict:"optional"`
 	// Tracked means that State is authoritative, because the node tracks the reports and requires
@@ -91,22 +91,22 @@ type Task struct {
 
 	// ObjectiveS is the required response time, in seconds per batch; nil for a
 	// training task (service).
-	ObjectiveS *float64 `json:"objective_s" strict:"optional"`
+	ObjectiveS *float64 `json:"objective_s" strict:"optional" doc:"the required response time, in seconds; null for a training task"`
 	// ResponseS is the response time over the last interval, in seconds per batch; nil
 	// if no batch ended in it. On an event it is the last one measured (service).
-	ResponseS *float64 `json:"response_s" strict:"optional"`
+	ResponseS *float64 `json:"response_s" strict:"optional" doc:"the response time over the last interval, in seconds; null if not measured"`
 
 	// CapCores is the maximum CPU that the task can use; 0 means the pool (training).
 	CapCores Cores `json:"cap_cores" strict:"optional"`
 	// CPUS is the CPU time used (training).
-	CPUS CPUSeconds `json:"cpu_s" strict:"optional"`
+	CPUS CPUSeconds `json:"cpu_s" strict:"optional" doc:"the CPU time used, in seconds"`
 	// FairCPUS is the CPU time the task would have used under fair sharing: its twin's (training).
-	FairCPUS CPUSeconds `json:"fair_cpu_s" strict:"optional"`
+	FairCPUS CPUSeconds `json:"fair_cpu_s" strict:"optional" doc:"the CPU time that it would have used under fair sharing, in seconds"`
 	// RemainingCPUS is the CPU time until the task ends; nil if unknown (training).
-	RemainingCPUS *CPUSeconds `json:"remaining_cpu_s" strict:"optional"`
+	RemainingCPUS *CPUSeconds `json:"remaining_cpu_s" strict:"optional" doc:"the CPU time until it ends, in seconds; null if unknown"`
 	// QualityCPUS is the CPU time until the model is good enough; 0 when it is, nil if
 	// unknown (training).
-	QualityCPUS *CPUSeconds `json:"quality_cpu_s" strict:"optional"`
+	QualityCPUS *CPUSeconds `json:"quality_cpu_s" strict:"optional" doc:"the CPU time until its model is good enough, in seconds; 0 if it is, null if unknown"`
 	// Ended means that the task has ended before its twin (training).
 	Ended bool `json:"ended" strict:"optional"`
 }
@@ -238,7 +238,7 @@ func (t Task) validate(at func(string) string, errs *fields.Errors) {
 	case t.Kind != "" && t.Kind != Training && t.Kind != Service:
 		errs.Add(at("kind"), `must be one of "training", "service", got %q`, string(t.Kind))
 	case t.Kind == Service && t.ObjectiveS == nil:
-		errs.Add(at("objective_s"), "is missing, a service needs one")
+		errs.Add(at("objective_s"), "is missing: a service needs its required response time, in seconds")
 	case t.Kind == Training && t.ObjectiveS != nil:
 		errs.Add(at("objective_s"), "is for services only, got %v for a training task", *t.ObjectiveS)
 	case t.Service() && (t.Acceptable != nil || t.Objective != nil):

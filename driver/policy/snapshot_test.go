@@ -83,7 +83,7 @@ func TestSnapshot_Validate(t *testing.T) {
 		"id repeated":                {func(s *Snapshot, a, b *Task) { b.ID = "train" }, serves + `id: must be unique, "train" is the id of tasks[0] too`},
 		"kind":                       {func(s *Snapshot, a, b *Task) { a.Kind = "batch" }, trains + `kind: must be one of "training", "service", got "batch"`},
 		"a service by its objective": {func(s *Snapshot, a, b *Task) { b.Kind = "" }, ""},
-		"a service without one":      {func(s *Snapshot, a, b *Task) { b.ObjectiveS = nil }, serves + "objective_s: is missing, a service needs one"},
+		"a service without one":      {func(s *Snapshot, a, b *Task) { b.ObjectiveS = nil }, serves + "objective_s: is missing: a service needs its required response time, in seconds"},
 		"training with one":          {func(s *Snapshot, a, b *Task) { a.ObjectiveS = num(1) }, trains + "objective_s: is for services only, got 1 for a training task"},
 		"a service with targets":     {func(s *Snapshot, a, b *Task) { b.Goal, b.Acceptable = GoalMin, num(1) }, serves + "kind: a service has no acceptable or objective"},
 		"entitlement":                {func(s *Snapshot, a, b *Task) { a.Entitlement = -1 }, trains + "entitlement: must be > 0, got -1"},

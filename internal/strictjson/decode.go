@@ -26,7 +26,9 @@ import (
 // Decode decodes the document in data into the struct at into and validates it. Errors
 // of the document as a whole call it by name, such as "snapshot". Fields are named by
 // `json` tags and required, except those tagged `strict:"optional"`, which keep their
-// value; pointers may be null. Types that implement json.Unmarshaler decode themselves.
+// value or get the number tagged `default`; pointers may be null. The error of a missing
+// field explains it by its tag `doc`. Types that implement json.Unmarshaler decode
+// themselves.
 //
 // A method Validate() error of into is always called, so that all errors are reported;
 // those of unreadable fields are dropped.
@@ -188,7 +190,15 @@ func (b *binder) bindStruct(n *node, v reflect.Value, path string) {
 		case ok:
 			b.bind(value, v.Field(i), fields.Member(path, name))
 		case b.needed(field, fields.Member(path, name)):
-			b.errs.Add(fields.Member(path, name), "is missing")
+			problem := "is missing"
+			if doc := field.Tag.Get("doc"); doc != "" {
+				problem += ": " + doc
+			}
+			b.errs.Add(fields.Member(path, name), "%s", problem)
+		default:
+			if number, err := strconv.ParseFloat(field.Tag.Get("default"), 64); err == nil {
+				v.Field(i).SetFloat(number)
+			}
 		}
 	}
 	for _, m := range n.members { // in document order, for determinism

@@ -12,27 +12,27 @@ import (
 // Input is the snapshot of a cluster for Decide.
 type Input struct {
 	// Task is the task that requests the move.
-	Task string `json:"task"`
+	Task string `json:"task" doc:"the task that requests the move"`
 	// From is the ID of its node.
-	From string `json:"from"`
+	From string `json:"from" doc:"the ID of its node"`
 	// Nodes are the task's own node and the feasible targets, in any order.
-	Nodes  []Node `json:"nodes"`
+	Nodes  []Node `json:"nodes" doc:"its own node and the feasible targets"`
 	Params Params `json:"params" strict:"optional"`
 }
 
 type Node struct {
 	// ID is unique.
-	ID string `json:"id"`
+	ID string `json:"id" doc:"the node's unique ID"`
 	// Counts are the numbers of tasks by category.
-	Counts Counts `json:"counts"`
+	Counts Counts `json:"counts" doc:"its tasks by category: PC, WC, CC"`
 	// Use is R, the used fraction of the node's pool.
-	Use float64 `json:"use"`
+	Use float64 `json:"use" doc:"the used fraction of its pool"`
 }
 
 type Counts struct {
-	PC int `json:"PC"`
-	WC int `json:"WC"`
-	CC int `json:"CC"`
+	PC int `json:"PC" doc:"the number of progressing tasks"`
+	WC int `json:"WC" doc:"the number of watched tasks"`
+	CC int `json:"CC" doc:"the number of converged tasks"`
 }
 
 // Weights are the weights of a task by category.

@@ -13,28 +13,28 @@ import (
 // Input is the snapshot of a cluster for Decide.
 type Input struct {
 	// Nodes are in any order and may be empty.
-	Nodes []Node `json:"nodes"`
+	Nodes []Node `json:"nodes" doc:"the nodes"`
 	// Feasible are the IDs of the nodes to which Nomad would assign the task.
-	Feasible []string `json:"feasible"`
+	Feasible []string `json:"feasible" doc:"the IDs of the nodes to which Nomad would assign the task"`
 	Params   Params   `json:"params" strict:"optional"`
 }
 
 type Node struct {
 	// ID is unique.
-	ID string `json:"id"`
+	ID string `json:"id" doc:"the node's unique ID"`
 	// PoolCores is the elastic pool, in cores.
-	PoolCores float64 `json:"pool_cores"`
+	PoolCores float64 `json:"pool_cores" doc:"the CPU that is divided there, in cores"`
 	// Tasks are those reported by the node, in any order.
-	Tasks []Task `json:"tasks"`
+	Tasks []Task `json:"tasks" doc:"the tasks that the node reports"`
 	// Pending counts tasks placed on the node that it has not reported yet.
-	Pending int `json:"pending"`
+	Pending int `json:"pending" doc:"the number of tasks placed there that it does not report yet"`
 }
 
 type Task struct {
 	// Category is the category by the node's policy; policy.New counts as NL.
-	Category policy.Category `json:"category"`
+	Category policy.Category `json:"category" doc:"NL, WL or CL by its growth; \"\" for a new task"`
 	// Growth is G, the growth efficiency; nil if unknown.
-	Growth *float64 `json:"growth"`
+	Growth *float64 `json:"growth" doc:"its progress per CPU; null if unknown"`
 }
 
 type Params struct {

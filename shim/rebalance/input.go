@@ -12,26 +12,26 @@ import (
 // Input is the snapshot of a cluster for Decide.
 type Input struct {
 	// NowS is in seconds since an arbitrary epoch.
-	NowS float64 `json:"now_s"`
+	NowS float64 `json:"now_s" doc:"the time of the decision, in seconds since any epoch"`
 	// Nodes are in any order and may be empty.
-	Nodes []Node `json:"nodes"`
+	Nodes []Node `json:"nodes" doc:"the nodes"`
 }
 
 type Node struct {
 	// ID is unique.
-	ID string `json:"id"`
+	ID string `json:"id" doc:"the node's unique ID"`
 	// Tasks are the node's training tasks, in any order.
-	Tasks []Task `json:"tasks"`
+	Tasks []Task `json:"tasks" doc:"the node's training tasks"`
 }
 
 type Task struct {
 	// ID is unique.
-	ID string `json:"id"`
+	ID string `json:"id" doc:"the task's unique ID"`
 	// MarkedS is when the task was marked as migrated (package migration), in seconds since the
 	// same epoch; nil if it was not.
-	MarkedS *float64 `json:"marked_s"`
+	MarkedS *float64 `json:"marked_s" doc:"when it was moved by specon-migrate, or kept, in seconds since the same epoch; null if never"`
 	// Rebalanced means that Algorithm 3 has already moved the task.
-	Rebalanced bool `json:"rebalanced"`
+	Rebalanced bool `json:"rebalanced" doc:"whether this policy has already moved it"`
 }
 
 // Validate returns all errors as a fields.Errors, by JSON path.

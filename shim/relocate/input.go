@@ -11,31 +11,31 @@ import (
 
 // Input is the snapshot of a cluster for Decide.
 type Input struct {
-	Nodes []Node `json:"nodes"`
+	Nodes []Node `json:"nodes" doc:"the nodes, with the work on them"`
 	// Tasks are the tasks that may be moved and have known remaining work.
-	Tasks  []Task `json:"tasks"`
+	Tasks  []Task `json:"tasks" doc:"the tasks that may be moved, of known remaining work"`
 	Params Params `json:"params" strict:"optional"`
 }
 
 type Node struct {
 	// ID is unique.
-	ID string `json:"id"`
+	ID string `json:"id" doc:"the node's unique ID"`
 	// PoolCores is the elastic pool, in cores.
-	PoolCores float64 `json:"pool_cores"`
+	PoolCores float64 `json:"pool_cores" doc:"the CPU that is divided there, in cores"`
 	// LeftCPUS is the remaining work, in CPU-seconds, of the Known training tasks with an
 	// estimate, including those that may move. Unknown counts the others.
-	LeftCPUS float64 `json:"remaining_cpu_s"`
-	Known    int     `json:"known"`
-	Unknown  int     `json:"unknown"`
+	LeftCPUS float64 `json:"remaining_cpu_s" doc:"the CPU-seconds that its known training tasks still need"`
+	Known    int     `json:"known" doc:"the number of its training tasks of known remaining work"`
+	Unknown  int     `json:"unknown" doc:"the number of its other training tasks"`
 }
 
 type Task struct {
 	// ID is unique.
-	ID string `json:"id"`
+	ID string `json:"id" doc:"the task's unique ID"`
 	// Node is the ID of its node.
-	Node string `json:"node"`
+	Node string `json:"node" doc:"the ID of its node"`
 	// LeftCPUS is the remaining work, in CPU-seconds.
-	LeftCPUS float64 `json:"remaining_cpu_s"`
+	LeftCPUS float64 `json:"remaining_cpu_s" doc:"the CPU-seconds that it still needs"`
 	// InS is the time until the expected finish on its node, in seconds; nil if unknown: then it
 	// finishes with the node's other work.
 	InS *float64 `json:"finish_in_s" strict:"optional"`

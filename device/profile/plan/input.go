@@ -20,21 +20,21 @@ const (
 // Input is the snapshot of a card for Decide. All sizes are whole MiB.
 type Input struct {
 	// MemoryMiB is what can be granted of the card.
-	MemoryMiB int    `json:"memory_mib"`
-	Jobs      []Job  `json:"jobs"`
+	MemoryMiB int    `json:"memory_mib" doc:"what can be granted of the card, in MiB"`
+	Jobs      []Job  `json:"jobs" doc:"the jobs on the card"`
 	Params    Params `json:"params" strict:"optional"`
 }
 
 // Job is a job on the card.
 type Job struct {
 	// ID is unique in the snapshot.
-	ID string `json:"id"`
+	ID string `json:"id" doc:"the job's unique ID"`
 	// Priority is 1 to 100; 0 is 50.
 	Priority int `json:"priority" strict:"optional"`
 	// ArrivedS is its arrival, in seconds of any clock; the earlier job is first.
 	ArrivedS float64 `json:"arrived_s" strict:"optional"`
 	// HeldMiB is what it holds, also while paused.
-	HeldMiB int `json:"held_mib"`
+	HeldMiB int `json:"held_mib" doc:"the memory that it holds, also while paused, in MiB"`
 	// AheadMiB is the most its profile expects it to hold within the horizon; nil without a
 	// profile.
 	AheadMiB *int `json:"ahead_mib" strict:"optional"`

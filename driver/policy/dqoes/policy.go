@@ -115,13 +115,13 @@ const (
 // State is passed from one run to the next.
 type State struct {
 	// QGood is Q_G, the sum of q over class G, in seconds; ≥ 0.
-	QGood float64 `json:"q_good"`
+	QGood float64 `json:"q_good" doc:"the sum by which class G was faster in the last run, in seconds"`
 	// QBad is Q_B, the sum of q over class B, in seconds; ≤ 0.
-	QBad float64 `json:"q_bad"`
+	QBad float64 `json:"q_bad" doc:"the sum by which class B was slower in the last run, in seconds, ≤ 0"`
 	// Satisfied is Q_S, the number of services in class S.
-	Satisfied int `json:"satisfied"`
+	Satisfied int `json:"satisfied" doc:"the number of services in class S in the last run"`
 	// Trend counts the consecutive runs that brought both sums nearer to 0.
-	Trend int `json:"trend"`
+	Trend int `json:"trend" doc:"the number of consecutive runs that brought both sums nearer to 0"`
 }
 
 func (s State) Validate() error {

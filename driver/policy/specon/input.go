@@ -33,20 +33,20 @@ func (c Category) Valid() bool {
 // Input is the input of Decide.
 type Input struct {
 	// Tasks are the node's training tasks in any order, possibly none.
-	Tasks []Task `json:"tasks"`
+	Tasks []Task `json:"tasks" doc:"the node's training tasks"`
 	// Params are the operator's settings.
 	Params Params `json:"params" strict:"optional"`
 }
 
 type Task struct {
-	ID string `json:"id"`
+	ID string `json:"id" doc:"the task's unique ID"`
 	// Category is the last run's decision, or New.
-	Category Category `json:"category"`
+	Category Category `json:"category" doc:"PC, WC or CC as last decided; \"\" for a new task"`
 	// Gain is g: |E(t_m) − E(t_m−1)| on the normalised evaluation function, over the
 	// last interval; nil if unknown.
-	Gain *float64 `json:"gain"`
+	Gain *float64 `json:"gain" doc:"how far the normalised metric moved in the last interval; null if unknown"`
 	// PreviousGain is that of the interval before; nil if unknown.
-	PreviousGain *float64 `json:"previous_gain"`
+	PreviousGain *float64 `json:"previous_gain" doc:"the same, in the interval before; null if unknown"`
 	// Migrated means that the task has been moved, or kept by decision (Algorithm 2): it requests a
 	// move only once.
 	Migrated bool `json:"migrated" strict:"optional"`
