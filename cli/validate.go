@@ -9,11 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/cli"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/progress/file"
@@ -33,8 +36,11 @@ func (validateCommand) Help() string {
 Usage: ebbtide validate [options] JOB.hcl...
 
   Checks jobspecs, HCL or JSON, for options that Ebbtide's driver would reject when
-  a task starts, and for options without effect. Nomad is not needed. - is standard
-  input.
+  a task starts, and for options without effect. - is standard input.
+
+  Nomad is not needed. Fields of Nomad's own that this version's parser does not know
+  are notes. With -address or NOMAD_ADDR the agent's parser checks them (with ACLs the
+  token needs parse-job or submit-job); the values of variables are sent to it.
 
   Findings are printed one per line, as by compilers:
 
@@ -59,7 +65,7 @@ Options:
                     without a report the exit status is 1.
   -task NAME        Task of the -log sample, if several run under Ebbtide: its
                     name, or JOB/GROUP/TASK.
-`)
+` + nomadHelp)
 }
 
 // stdinName stands for standard input.
@@ -85,6 +91,7 @@ func (c validateCommand) Run(args []string) int {
 	flags.BoolVar(&asJSON, "json", false, "")
 	flags.StringVar(&log, "log", "", "")
 	flags.StringVar(&task, "task", "", "")
+	nomad := nomadFlags(flags)
 	if status, ok := c.parse(flags, args, c.Help()); !ok {
 		return status
 	}
@@ -104,6 +111,14 @@ func (c validateCommand) Run(args []string) int {
 		if _, err := os.ReadFile(path); err != nil {
 			return c.refuse(fmt.Errorf("reading the variables: %w", err))
 		}
+	}
+	if nomad.Address != "" || os.Getenv("NOMAD_ADDR") != "" {
+		client, err := nomad.Client()
+		if err != nil {
+			return c.refuse(err)
+		}
+		defer client.Close()
+		o.Parse = func(hcl, variables string) (string, error) { return parseByAgent(client, hcl, variables) }
 	}
 	var reports []validate.Report
 	for _, name := range flags.Args() {
@@ -133,6 +148,22 @@ func (c validateCommand) Run(args []string) int {
 		return c.refuse(err)
 	}
 	return max(status, c.sample(plan, log))
+}
+
+// parseTimeout bounds a request to the agent, without which a jobspec can be checked as well.
+const parseTimeout = 10 * time.Second
+
+// parseByAgent returns what an agent's parser refuses in a job.
+func parseByAgent(client *api.Client, hcl, variables string) (problems string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), parseTimeout)
+	defer cancel()
+	request := &api.JobsParseRequest{JobHCL: hcl, Variables: variables}
+	_, err = client.Raw().Write("/v1/jobs/parse", request, new(json.RawMessage), (&api.WriteOptions{}).WithContext(ctx))
+	var refused api.UnexpectedResponseError
+	if errors.As(err, &refused) && refused.StatusCode() == http.StatusBadRequest {
+		return strings.TrimPrefix(refused.Body(), "Failed to parse job: "), nil
+	}
+	return "", err
 }
 
 // read reads a jobspec; shown is its name in messages.

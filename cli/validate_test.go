@@ -5,10 +5,14 @@ package cli
 
 import (
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 )
 
@@ -62,7 +66,8 @@ func TestValidate(t *testing.T) {
 	const goal = `error: j/g/train: progress.goal: must be "min", "max", or empty to infer it from the metric's name, got "up"`
 	inDir(t, map[string]string{
 		"j.hcl":       trainJob,
-		"bad.hcl":     "job \"b\" {\n  tipe = 1\n}\n",
+		"bad.hcl":     "job \"b\" {\n  type = \n}\n",
+		"newer.hcl":   "job \"n\" {\n  tipe = 1\n}\n",
 		"warn.hcl":    "job \"w\" {\n  meta {\n    ebbtide_goal = \"min\"\n  }\n}\n",
 		"up.vars":     "goal = \"up\"\n",
 		"d/train.log": "step=1 loss=0.5\nstep=2 loss=0.25\n",
@@ -75,6 +80,9 @@ func TestValidate(t *testing.T) {
 		"0 errors, 0 warnings in 1 file\n"
 	const warning = "warn.hcl:3:5: warning: w: meta.ebbtide_goal: has no effect: no task here runs under driver ebbtide (or docker, which it may replace)\n" +
 		"warn.hcl: no task runs under Ebbtide\n0 errors, 1 warning in 1 file\n"
+	const newer = "newer.hcl:2:3: note: tipe: not checked: this version's parser does not know it, but a newer Nomad may; did you mean \"type\"? (with -address an agent is asked)\n" +
+		"newer.hcl: no task runs under Ebbtide\n0 errors, 0 warnings in 1 file\n"
+	t.Setenv("NOMAD_ADDR", "")
 	for _, c := range []struct {
 		name   string
 		args   []string
@@ -87,9 +95,11 @@ func TestValidate(t *testing.T) {
 		{"a variable", []string{"-var", "goal=up", "j.hcl"}, "", exitError, "j.hcl:12:11: " + goal + "\n1 error, 0 warnings in 1 file\n", ""},
 		{"a file of variables", []string{"-var-file", "up.vars", "j.hcl"}, "", exitError, "j.hcl:12:11: " + goal + "\n1 error, 0 warnings in 1 file\n", ""},
 		{"standard input", []string{"-var=goal=up", "-"}, trainJob, exitError, "<stdin>:12:11: " + goal + "\n1 error, 0 warnings in 1 file\n", ""},
-		{"several", []string{"bad.hcl", "warn.hcl"}, "", exitError, "bad.hcl:2:3: error: Unsupported argument; An argument named \"tipe\" is not expected here. Did you mean \"type\"?\n" +
+		{"several", []string{"bad.hcl", "warn.hcl"}, "", exitError, "bad.hcl:2:10: error: Invalid expression; Expected the start of an expression, but found an invalid expression token.\n" +
 			"warn.hcl:3:5: warning: w: meta.ebbtide_goal: has no effect: no task here runs under driver ebbtide (or docker, which it may replace)\n" +
 			"warn.hcl: no task runs under Ebbtide\n1 error, 1 warning in 2 files\n", ""},
+		{"newer than the parser", []string{"-strict", "newer.hcl"}, "", exitOK, newer, ""},
+		{"a bad address", []string{"-address=x", "newer.hcl"}, "", exitUsage, "", "the address of Nomad's API must be a URL like"},
 		{"a warning", []string{"warn.hcl"}, "", exitOK, warning, ""},
 		{"strict", []string{"-strict", "warn.hcl"}, "", exitError, warning, ""},
 
@@ -104,14 +114,14 @@ func TestValidate(t *testing.T) {
 		{"which task", []string{"-log", "d/train.log", "j.hcl"}, "", exitUsage, plans, "-log requires -task: one of j/g/train, j/g/table, j/g/board"},
 		{"no such task", []string{"-log", "d/train.log", "-task", "x", "j.hcl"}, "", exitUsage, plans, `-task: must be one of j/g/train, j/g/table, j/g/board, got "x"`},
 		{"a log of a job with errors", []string{"-log", "d/train.log", "bad.hcl"}, "", exitError,
-			"bad.hcl:2:3: error: Unsupported argument; An argument named \"tipe\" is not expected here. Did you mean \"type\"?\n1 error, 0 warnings in 1 file\n", ""},
+			"bad.hcl:2:10: error: Invalid expression; Expected the start of an expression, but found an invalid expression token.\n1 error, 0 warnings in 1 file\n", ""},
 		{"no such log", []string{"-log", "none.log", "-task", "train", "j.hcl"}, "", exitUsage, plans, "opening the sample: open none.log: no such file"},
 
 		{"no file", []string{"none.hcl"}, "", exitUsage, "", "reading the jobspec: open none.hcl: no such file"},
 		{"no file of variables", []string{"-var-file=none", "j.hcl"}, "", exitUsage, "", "reading the variables: open none"},
 		{"no name", nil, "", exitUsage, "", "must have at least one jobspec"},
 		{"no value", []string{"-var", "goal", "j.hcl"}, "", exitUsage, "", "must be NAME=VALUE"},
-		{"an unknown option", []string{"-vars", "x", "j.hcl"}, "", exitUsage, "", "allowed are -json, -log, -strict, -task, -var, -var-file"},
+		{"an unknown option", []string{"-vars", "x", "j.hcl"}, "", exitUsage, "", "allowed are -address, -ca-cert, -client-cert, -client-key, -json, -log, -region, -strict, -task, -tls-server-name, -token, -var, -var-file"},
 		{"a log of two", []string{"-log=x", "j.hcl", "warn.hcl"}, "", exitUsage, "", "-log: allowed with one jobspec, got 2"},
 		{"a log as JSON", []string{"-log=x", "-json", "j.hcl"}, "", exitUsage, "", "-log and -json"},
 		{"a task of nothing", []string{"-task=x", "j.hcl"}, "", exitUsage, "", "-task: must be used with -log"},
@@ -127,6 +137,39 @@ func TestValidate(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestValidate_agent(t *testing.T) {
+	inDir(t, map[string]string{"newer.hcl": "variable \"x\" {}\njob \"n\" {\n  tipe = var.x\n}\n"})
+	answer := func(w http.ResponseWriter) {}
+	var asked api.JobsParseRequest
+	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		must.Eq(t, "/v1/jobs/parse", r.URL.Path)
+		must.NoError(t, json.NewDecoder(r.Body).Decode(&asked))
+		answer(w)
+	}))
+	defer agent.Close()
+	t.Setenv("NOMAD_ADDR", agent.URL)
+	for _, c := range []struct {
+		answer func(http.ResponseWriter)
+		status int
+		out    string
+	}{
+		{func(w http.ResponseWriter) { _, _ = w.Write([]byte("{}")) }, exitOK, ""},
+		{func(w http.ResponseWriter) {
+			http.Error(w, `Failed to parse job: input.hcl:3,3-7: Unsupported argument; An argument named "tipe" is not expected here.`, http.StatusBadRequest)
+		}, exitError, `newer.hcl:3:3: error: Unsupported argument; An argument named "tipe" is not expected here.` + "\n"},
+		{func(w http.ResponseWriter) { http.Error(w, "Permission denied", http.StatusForbidden) }, exitOK,
+			`newer.hcl:3:3: note: tipe: not checked: this version's parser does not know it, but a newer Nomad may; did you mean "type"? (the agent was not asked: Unexpected response code: 403 (Permission denied))` + "\n"},
+	} {
+		answer = c.answer
+		status, out, errs := ebbtide("", "validate", "-var=x=1", "newer.hcl")
+		must.Eq(t, c.status, status)
+		must.Eq(t, "", errs)
+		must.StrHasPrefix(t, c.out, out)
+		must.Eq(t, strings.Count(c.out, "\n"), strings.Count(out, "newer.hcl:3:"))
+	}
+	must.Eq(t, "x = \"1\"\n", asked.Variables)
 }
 
 func TestValidate_JSON(t *testing.T) {

@@ -194,19 +194,33 @@ func isOurs(job *api.Job, g *api.TaskGroup, t *api.Task) bool {
 	return len(merged(job, g, t)) > 0
 }
 
+// atDispatch stands for a value that is only known at a dispatch of a parameterized job.
+const atDispatch = "${dispatch}"
+
 // merged returns Ebbtide's keys of a task's meta, merged as by Nomad.
 func merged(job *api.Job, g *api.TaskGroup, t *api.Task) map[string]string {
 	all := make(map[string]string)
-	for _, meta := range []map[string]string{job.Meta, g.Meta, t.Meta} {
+	for _, meta := range []map[string]string{job.Meta, dispatched(job), g.Meta, t.Meta} {
 		maps.Copy(all, meta)
 	}
-	ours := make(map[string]string)
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if key, ok := options.Key(name); ok {
-			ours[key] = all[name]
+	return options.Ours(all)
+}
+
+// dispatched returns the keys of a parameterized job to which each dispatch gives the value; that of
+// an optional key in the job's meta is its default.
+func dispatched(job *api.Job) map[string]string {
+	keys := make(map[string]string)
+	if p := job.ParameterizedJob; p != nil {
+		for _, name := range p.MetaOptional {
+			if job.Meta[name] == "" {
+				keys[name] = atDispatch
+			}
+		}
+		for _, name := range p.MetaRequired {
+			keys[name] = atDispatch
 		}
 	}
-	return ours
+	return keys
 }
 
 // metaPlace finds a key of a task's meta in the task, group or job.
@@ -215,11 +229,28 @@ func (c *checker) metaPlace(s scope, key string) (scope, *position) {
 	if s.task != nil {
 		scopes = append(scopes, c.scopeOfGroup(s.group))
 	}
+	is := func(name string) bool {
+		k, ok := options.Key(name)
+		return ok && k == key
+	}
 	for _, s := range append(scopes, c.scopeOfJob()) {
 		for name := range s.meta() {
-			if k, ok := options.Key(name); ok && k == key {
+			if is(name) {
 				return s, s.find("meta", name)
 			}
+		}
+	}
+	if p := c.job.ParameterizedJob; p != nil {
+		s := c.scopeOfJob()
+		for field, names := range map[string][]string{"meta_required": p.MetaRequired, "meta_optional": p.MetaOptional} {
+			i := slices.IndexFunc(names, is)
+			if i < 0 {
+				continue
+			}
+			if all := c.place.part("parameterized").all(field); len(all) == len(names) {
+				return s, all[i]
+			}
+			return s, s.find("parameterized", field) // the list is computed
 		}
 	}
 	return s, s.find("meta")
@@ -227,7 +258,12 @@ func (c *checker) metaPlace(s scope, key string) (scope, *position) {
 
 // metaWithoutEffect warns of keys that affect none of the tasks in their scope.
 func (c *checker) metaWithoutEffect(s scope, tasks []*api.Task) {
-	for _, name := range slices.Sorted(maps.Keys(s.meta())) {
+	keys := maps.Clone(s.meta())
+	if s.group == nil {
+		keys = dispatched(c.job)
+		maps.Copy(keys, s.meta())
+	}
+	for _, name := range slices.Sorted(maps.Keys(keys)) {
 		key, ok := options.Key(name)
 		if !ok {
 			continue
@@ -238,7 +274,7 @@ func (c *checker) metaWithoutEffect(s scope, tasks []*api.Task) {
 			run = run || mayRun
 			seated = seated || mayRun && hasSeat(t)
 		}
-		switch at := s.find("meta", name); {
+		switch _, at := c.metaPlace(s, key); {
 		case !run:
 			c.add(Warning, s, at, "meta."+key, "has no effect: no task here runs under driver %s (or %s, which it may replace)", driverName, dockerName)
 		case len(options.WithoutSeat(map[string]string{key: ""})) > 0 && !seated:

@@ -111,7 +111,7 @@ func (c *checker) decodeBlock(s scope, schema options.Block, raw any, vars map[s
 
 // errorHolds reports whether an error of a field holds whatever the unknown fields' values, which
 // are paths of blocks or meta keys.
-func (d decoded) errorHolds(path string, unknown map[string]bool) bool {
+func (d decoded) errorHolds(path, problem string, unknown map[string]bool) bool {
 	oneOf := func(keys ...string) bool {
 		return slices.ContainsFunc(keys, func(k string) bool { return unknown["meta."+k] })
 	}
@@ -123,7 +123,8 @@ func (d decoded) errorHolds(path string, unknown map[string]bool) bool {
 	case "meta." + options.KeyTargetHold:
 		return !oneOf(options.KeyAcceptable, options.KeyObjective)
 	case "meta." + options.KeyAcceptable, "meta." + options.KeyObjective:
-		return d.partial["progress"] == "" && !unknown[path] && !oneOf(options.KeyMetric, options.KeyGoal)
+		of := strings.HasPrefix(problem, "must be a number") || d.partial["progress"] == "" // other errors depend on the metric
+		return of && !unknown[path]
 	}
 	block, _, _ := strings.Cut(path, ".")
 	if d.partial[block] == "" {
@@ -260,6 +261,8 @@ func (c *checker) foreignBlocks(s scope) {
 		switch mayRun := t.Driver == driverName || t.Driver == dockerName; {
 		case ours && !mayRun:
 			c.add(Warning, s, s.find("config", name), name, "is a block of driver %s; the task runs under driver %s", driverName, t.Driver)
+		case name == "dynamic" && mayRun:
+			c.add(Error, s, s.find("config", name), name, "Nomad does not expand dynamic blocks in config, and refuses the task at its start: write out the block")
 		case !ours && mayRun && hint != "":
 			c.add(Warning, s, s.find("config", name), name, "is not a block of Ebbtide%s", hint)
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,19 +17,35 @@ import (
 	"github.com/hashicorp/nomad/jobspec2"
 )
 
-// parse parses a jobspec as `nomad job run` does. Errors are findings.
+// parse parses a jobspec as `nomad job run` does. Errors are findings, and fields that only a newer
+// Nomad may know are notes.
 func parse(name string, body []byte, o Options) (*api.Job, []Finding) {
 	if job, findings, ok := parseAPI(name, body); ok {
 		return job, findings
 	}
-	job, err := jobspec2.ParseWithConfig(&jobspec2.ParseConfig{
-		Path: name, BaseDir: o.BaseDir, Body: body, AllowFS: true,
-		ArgVars: o.Vars, VarFiles: o.VarFiles, Envs: o.Env, Strict: true,
-	})
-	if err != nil {
-		return nil, parserFindings(name, err)
+	var unknown, errs []Finding
+	rest := slices.Clone(body)
+	for {
+		job, err := jobspec2.ParseWithConfig(&jobspec2.ParseConfig{
+			Path: name, BaseDir: o.BaseDir, Body: rest, AllowFS: true,
+			ArgVars: o.Vars, VarFiles: o.VarFiles, Envs: o.Env, Strict: true,
+		})
+		before := len(unknown)
+		if errs = nil; err != nil {
+			for _, f := range parserFindings(name, err) {
+				switch {
+				case slices.Contains(unknown, f): // repeated for each block that is made from it
+				case isUnknown(f) && f.File == name && blank(rest, f.Line, f.Column):
+					unknown = append(unknown, f)
+				default:
+					errs = append(errs, f)
+				}
+			}
+		}
+		if len(unknown) == before {
+			return job, append(judge(unknown, body, o), errs...)
+		}
 	}
-	return job, nil
 }
 
 // parseAPI parses a job in the API's JSON; ok is false for anything else.

@@ -132,6 +132,7 @@ func placesInBody(p *position, body *hclsyntax.Body) {
 			part.label = block.Labels[0]
 		}
 		if kind == "dynamic" && len(block.Labels) > 0 {
+			p.add(kind, part)
 			kind, part.label = block.Labels[0], anyLabel
 			for _, b := range block.Body.Blocks {
 				if b.Type == "content" {

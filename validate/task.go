@@ -32,8 +32,13 @@ func (c *checker) checkTask(s scope) {
 	meta := merged(c.job, s.group, t)
 	unknown := make(map[string]bool)
 	for key, value := range meta {
-		if strings.Contains(value, "${") { // resolved on the node
+		if strings.Contains(value, "${") && slices.Contains(options.MetaKeys(), key) { // resolved on the node, or given at a dispatch
 			unknown["meta."+key] = true
+		}
+	}
+	for _, key := range []string{options.KeyMetric, options.KeyGoal} {
+		if unknown["meta."+key] && d.partial["progress"] == "" {
+			d.partial["progress"] = "meta." + key + " is only known at the start"
 		}
 	}
 	mounts := make(map[string]string)
@@ -47,7 +52,7 @@ func (c *checker) checkTask(s scope) {
 		Dirs: checkpoint.Dirs{Local: "/local", Alloc: "/alloc", Mounts: mounts},
 	})
 	for _, e := range errs {
-		if d.errorHolds(e.Path, unknown) {
+		if d.errorHolds(e.Path, e.Problem, unknown) {
 			c.addError(s, e.Path, e.Problem)
 		}
 	}
@@ -59,7 +64,7 @@ func (c *checker) checkTask(s scope) {
 	}
 	c.checkMounts(s)
 	c.warnOfTask(s, opts, d.partial["progress"] != "")
-	c.plans = append(c.plans, c.plan(s, opts, d.partial))
+	c.plans = append(c.plans, c.plan(s, opts, d.partial, unknown))
 }
 
 // addError adds an error of the driver's checks.
@@ -148,8 +153,7 @@ func blocksOf(value any) (all []map[string]any) {
 // warnOfTask warns of valid options that cannot take effect.
 func (c *checker) warnOfTask(s scope, o *options.Task, partial bool) {
 	t := s.task
-	wants := t.Config["progress"] != nil || o.Targets.Any() || o.Targets.QoE > 0
-	if l := t.LogConfig; l != nil && l.Disabled != nil && *l.Disabled && wants && !partial && source.Where(o.Progress) == "" {
+	if noOutput(t) {
 		c.add(Warning, s, s.find("logs", "disabled"), "logs", "Nomad does not collect the task's output, from which its progress is read: remove disabled, or set progress.file, .tensorboard or .prometheus")
 	}
 	if kind := text(c.job.Type); o.Targets.Objective != nil && kind != api.JobTypeBatch && kind != api.JobTypeSysbatch {
@@ -178,6 +182,14 @@ func (c *checker) warnOfTask(s scope, o *options.Task, partial bool) {
 	}
 }
 
+// noOutput reports whether a task's progress is to be read from output that Nomad does not collect.
+func noOutput(t *api.Task) bool {
+	l := t.LogConfig
+	return l != nil && l.Disabled != nil && *l.Disabled && !slices.ContainsFunc([]string{"file", "tensorboard", "prometheus"}, func(source string) bool {
+		return firstField(t.Config["progress"], source) != nil
+	})
+}
+
 func firstField(blocks any, name string) any {
 	if all := blocksOf(blocks); len(all) > 0 {
 		return all[0][name]
@@ -185,9 +197,13 @@ func firstField(blocks any, name string) any {
 	return nil
 }
 
-func (c *checker) plan(s scope, o *options.Task, partial map[string]string) Plan {
+func (c *checker) plan(s scope, o *options.Task, partial map[string]string, unknown map[string]bool) Plan {
 	p := Plan{At: s.at(), Task: s.task.Name, Progress: o.Progress, Unknown: partial["progress"]}
-	p.Actions = append(p.Actions, reads(o, p.Unknown), shares(s.task, o), c.moves(s.group))
+	read := reads(o, p.Unknown)
+	if noOutput(s.task) {
+		read = "progress: none, as Nomad does not collect the task's output"
+	}
+	p.Actions = append(p.Actions, read, shares(s.task, o, unknown), c.moves(s.group))
 	for _, block := range slices.Sorted(maps.Keys(partial)) {
 		if block != "progress" {
 			p.Actions = append(p.Actions, block+": not checked, as "+partial[block])
@@ -221,11 +237,13 @@ func reads(o *options.Task, unknown string) string {
 	return fmt.Sprintf("progress: reads %s from %s", metric, where)
 }
 
-func shares(t *api.Task, o *options.Task) string {
+func shares(t *api.Task, o *options.Task, unknown map[string]bool) string {
 	text := "cpu: a training task"
 	switch {
 	case !o.Limit:
 		text = "cpu: never limited, by its options"
+	case unknown["meta."+options.KeyQoE]:
+		text += ", or with " + options.KeyQoE + " a service"
 	case o.Targets.QoE > 0:
 		text = fmt.Sprintf("cpu: a service, with a response time of %v s", o.Targets.QoE)
 	}
@@ -237,6 +255,11 @@ func shares(t *api.Task, o *options.Task) string {
 	}
 	if v := o.Targets.Objective; v != nil {
 		text += fmt.Sprintf("; complete at %v", *v)
+	}
+	for _, key := range []string{options.KeyAcceptable, options.KeyObjective} {
+		if unknown["meta."+key] {
+			text += "; " + key + " is only known at the start"
+		}
 	}
 	return text
 }

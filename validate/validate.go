@@ -24,6 +24,9 @@ type Options struct {
 	VarFiles []string
 	Env      []string // for NOMAD_VAR_name
 	BaseDir  string   // for functions such as file(); "" for the jobspec's directory
+	// Parse asks an agent to parse a job, with a file of variables, and returns what its parser
+	// refuses, "" for nothing; nil without an agent.
+	Parse func(hcl, variables string) (problems string, err error)
 }
 
 type Severity string
@@ -33,6 +36,8 @@ const (
 	Error Severity = "error"
 	// Warning is accepted but has no or another effect.
 	Warning Severity = "warning"
+	// Note could not be checked.
+	Note Severity = "note"
 )
 
 type Finding struct {
@@ -96,7 +101,7 @@ func Jobspec(name string, body []byte, o Options) Report {
 	job.Canonicalize() // add the servers' defaults
 	c := newChecker(name, job, positionsOf(body))
 	c.check()
-	for _, f := range c.findings {
+	for _, f := range append(findings, c.findings...) {
 		if !slices.Contains(r.Findings, f) { // repeated for each task that inherits a key
 			r.Findings = append(r.Findings, f)
 		}

@@ -25,8 +25,12 @@ func inTask(body string) string {
 	return "job \"j\" {\n  type = \"batch\"\n  group \"g\" {\n" + body + "\n  }\n}\n"
 }
 
+const (
+	keys      = "ebbtide_acceptable, ebbtide_adopt, ebbtide_cooldown, ebbtide_goal, ebbtide_gpu_group, ebbtide_gpu_input, ebbtide_gpu_memory, ebbtide_hold, ebbtide_limit, ebbtide_metric, ebbtide_migrate, ebbtide_objective, ebbtide_priority, ebbtide_qoe_target, ebbtide_target_hold, ebbtide_total_epochs, ebbtide_total_steps"
+	unchecked = "not checked: this version's parser does not know it, but a newer Nomad may"
+)
+
 func TestJobspec(t *testing.T) {
-	const keys = "ebbtide_acceptable, ebbtide_adopt, ebbtide_cooldown, ebbtide_goal, ebbtide_gpu_group, ebbtide_gpu_input, ebbtide_gpu_memory, ebbtide_hold, ebbtide_limit, ebbtide_metric, ebbtide_migrate, ebbtide_objective, ebbtide_priority, ebbtide_qoe_target, ebbtide_target_hold, ebbtide_total_epochs, ebbtide_total_steps"
 	const saves = "    config {\n      checkpoint {\n        path = \"${NOMAD_ALLOC_DIR}/data/c\"\n      }\n    }\n"
 	const moves = "    ephemeral_disk {\n      sticky  = true\n      migrate = true\n    }\n"
 	for _, c := range []struct {
@@ -214,6 +218,84 @@ func TestJobspec(t *testing.T) {
       disabled = true
     }
   }`), []string{`x.hcl:12:7: warning: j/g/t: logs: Nomad does not collect the task's output, from which its progress is read: remove disabled, or set progress.file, .tensorboard or .prometheus`}},
+		{"no output, without a block", inTask("    task \"t\" {\n      driver = \"ebbtide\"\n      logs {\n        disabled = true\n      }\n    }"),
+			[]string{`x.hcl:7:9: warning: j/g/t: logs: Nomad does not collect the task's output, from which its progress is read: remove disabled, or set progress.file, .tensorboard or .prometheus`}},
+		{"no output, and none needed", inTask(`task "t" {
+    driver = "ebbtide"
+    config {
+      progress {
+        file = "${NOMAD_TASK_DIR}/${attr.x}.csv"
+      }
+    }
+    logs {
+      disabled = true
+    }
+  }`), nil},
+		{"a dynamic block in config", inTask(`task "t" {
+    driver = "ebbtide"
+    config {
+      dynamic "progress" {
+        for_each = ["loss"]
+        content {
+          metric = progress.value
+        }
+      }
+    }
+  }`), []string{`x.hcl:7:7: error: j/g/t: dynamic: Nomad does not expand dynamic blocks in config, and refuses the task at its start: write out the block`}},
+		{"keys of a dispatch", `job "j" {
+  type = "batch"
+  parameterized {
+    meta_required = ["ebbtide_acceptable", "ebbtide_metric"]
+    meta_optional = ["lr", "ebbtide_objective", "ebbtide_target_hold", "ebbtide_priority"]
+  }
+  group "g" {
+    task "t" {
+      driver = "ebbtide"
+      config {
+        target {
+          signal      = "SIGUSR1"
+          stop_signal = "SIGINT"
+        }
+      }
+    }
+  }
+}`, nil},
+		{"misspelt keys of a dispatch", `job "j" {
+  type = "batch"
+  meta {
+    ebbtide_objective = "low"
+    ebbtide_goal      = "up"
+  }
+  parameterized {
+    meta_required = ["ebbtide_gaol", "ebbtide_goal"]
+    meta_optional = [
+      "ebbtide_metric",
+      "ebbtide-aceptable",
+      "ebbtide_objective"
+    ]
+  }
+  group "g" {
+    task "t" {
+      driver = "ebbtide"
+    }
+  }
+}`, []string{
+			`x.hcl:4:5: error: j: meta.ebbtide_objective: must be a number, a value of the metric, got "low"`,
+			`x.hcl:8:22: error: j: meta.ebbtide_gaol: unknown key; allowed are ` + keys,
+			`x.hcl:11:7: error: j: meta.ebbtide_aceptable: unknown key; allowed are ` + keys,
+		}},
+		{"keys of a dispatch for another driver", `job "j" {
+  type = "batch"
+  parameterized {
+    meta_optional = ["ebbtide_goal"]
+  }
+  group "g" {
+    task "t" {
+      driver = "exec"
+    }
+  }
+}`, []string{`x.hcl:4:22: warning: j: meta.ebbtide_goal: has no effect: no task here runs under driver ebbtide (or docker, which it may replace)`}},
+		{"an empty key", inTask("    task \"t\" {\n      driver = \"ebbtide\"\n      meta {\n        ebbtide_objective = \"\"\n      }\n    }"), nil},
 		{"no seat", inTask(`task "t" {
     driver = "ebbtide"
     meta {
@@ -443,8 +525,8 @@ func TestJobspec(t *testing.T) {
 		}},
 		{"syntax", "job \"j\" {\n  type = \n}\n", []string{`x.hcl:2:10: error: Invalid expression; Expected the start of an expression, but found an invalid expression token.`}},
 		{"no such field", "job \"j\" {\n  tipe = \"batch\"\n  group \"g\" {\n  kount = 1\n  }\n}\n", []string{
-			`x.hcl:2:3: error: Unsupported argument; An argument named "tipe" is not expected here. Did you mean "type"?`,
-			`x.hcl:4:3: error: Unsupported argument; An argument named "kount" is not expected here. Did you mean "count"?`,
+			`x.hcl:2:3: note: tipe: ` + unchecked + `; did you mean "type"? (with -address an agent is asked)`,
+			`x.hcl:4:3: note: kount: ` + unchecked + `; did you mean "count"? (with -address an agent is asked)`,
 		}},
 		{"no value", "variable \"x\" {}\njob \"j\" {\n  type = var.x\n}\n", []string{
 			`x.hcl:1:1: error: Unset variable "x"; A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables for details.`,
