@@ -14,6 +14,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
@@ -23,6 +24,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 	"github.com/ebbtide/ebbtide/version"
@@ -102,6 +104,8 @@ func testLifecycle(t *testing.T, c *cluster) {
 		"rotated logs":                 testRotatedLogs,
 		"no progress":                  testNoProgress,
 		"diverged":                     testDiverged,
+		"dispatch":                     testDispatch,
+		"dynamic block in config":      testDynamicConfig,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -339,6 +343,7 @@ func testOutOfMemory(t *testing.T, c *cluster) {
 		}
 	}
 	must.Eq(t, "true", killed, must.Sprint(harness.Events(alloc, "train")))
+	must.StrNotContains(t, fmt.Sprint(harness.Events(alloc, "train")), "with its fair share", must.Sprint("a failure saves no time"))
 }
 
 func testHostVolume(t *testing.T, c *cluster) {
@@ -449,6 +454,61 @@ func testRotatedLogs(t *testing.T, c *cluster) {
 func testNoProgress(t *testing.T, c *cluster) {
 	alloc := c.start(t, job{id: "no-progress", tasks: []task{shell("while :; do echo nothing to see here; sleep 0.2; done")}})
 	c.waitEvent(t, alloc, "train", "ebbtide progress", "fair share")
+	silenced := shell("while :; do echo loss=1; sleep 0.2; done")
+	silenced.body = "logs {\n disabled = true\n }"
+	alloc = c.start(t, job{id: "no-output", tasks: []task{silenced}})
+	c.waitEvent(t, alloc, "train", "logs { disabled = true }")
+}
+
+// testDispatch runs a parameterized job to its objective, without any of its optional keys.
+func testDispatch(t *testing.T, c *cluster) {
+	const required = `"ebbtide_objective", "ebbtide_metric"`
+	var optional []string
+	for _, key := range options.MetaKeys() {
+		if !strings.Contains(required, key) {
+			optional = append(optional, quote(key))
+		}
+	}
+	k := shell("for i in 9 8 7 6 5 4 3; do echo loss=0.$i; sleep 0.3; done; while :; do sleep 0.3; done")
+	k.config = "target {\n stop_signal = \"SIGKILL\"\n }"
+	j := job{id: "template", tasks: []task{k},
+		body: "parameterized {\n meta_required = [" + required + "]\n meta_optional = [" + strings.Join(optional, ", ") + "]\n }"}
+	must.StrContains(t, c.validate(t, c.hcl(j), 0), "0 errors, 0 warnings")
+	c.register(t, j)
+	child, _, err := c.agent.API.Jobs().Dispatch(j.id, map[string]string{"ebbtide_objective": "0.5", "ebbtide_metric": "loss"}, nil, "", nil)
+	must.NoError(t, err)
+	t.Cleanup(func() { c.stop(t, child.DispatchedJobID) })
+	alloc, err := c.agent.WaitTerminal(deadline(t, startDeadline), child.DispatchedJobID)
+	must.NoError(t, err)
+	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus, must.Sprint(harness.Events(alloc, "train")))
+	c.waitEvent(t, alloc, "train", "objective target ")
+}
+
+// Nomad does not expand a dynamic block in config, as ebbtide validate says. The agent's parser
+// decides on fields that the linked one does not know.
+func testDynamicConfig(t *testing.T, c *cluster) {
+	k := shell("echo loss=1")
+	k.config = "dynamic \"progress\" {\n for_each = [\"loss\"]\n content {\n metric = progress.value\n }\n }"
+	j := job{id: "dynamic", tasks: []task{k}}
+	must.StrContains(t, c.validate(t, c.hcl(j), 1), "error: dynamic/g/train: dynamic: Nomad does not expand")
+	alloc := c.finish(t, j)
+	must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
+	c.waitEvent(t, alloc, "train", "dynamic")
+
+	unknown := c.hcl(job{id: "unknown", body: "max_walk_duration = \"1h\"", tasks: []task{shell("echo loss=1")}})
+	must.StrContains(t, c.validate(t, unknown, 1), `error: Unsupported argument; An argument named "max_walk_duration" is not expected here.`)
+}
+
+// validate runs ebbtide validate with the agent and returns its output.
+func (c *cluster) validate(t *testing.T, hcl string, status int) string {
+	t.Helper()
+	cli, err := c.h.Tools.CLI(deadline(t, startDeadline))
+	must.NoError(t, err)
+	cmd := exec.CommandContext(deadline(t, stepDeadline), cli, "validate", "-address", c.agent.Addr, "-")
+	cmd.Stdin = strings.NewReader(hcl)
+	out, _ := cmd.CombinedOutput()
+	must.Eq(t, status, cmd.ProcessState.ExitCode(), must.Sprint(string(out)))
+	return string(out)
 }
 
 func testDiverged(t *testing.T, c *cluster) {
