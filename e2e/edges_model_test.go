@@ -187,7 +187,10 @@ func (s *site) status(t *testing.T, id string, is func(status string) bool) (stu
 // node violates the constraint, so the move is refused. Older servers drop the limit.
 func testTimeLimit(t *testing.T, m *moving, d *apiProxy) {
 	limited := observedJob{m.site, m.id}
-	spec, _ := limited.change(t, func(j *api.Job) { j.TaskGroups[0].MaxRunDuration = new(time.Hour) })
+	spec, _ := limited.change(t, func(j *api.Job) {
+		j.TaskGroups[0].MaxRunDuration = new(time.Hour)
+		j.Priority = new(*j.Priority + 1) // a change for older servers, too
+	})
 	m.move(t, d)
 	m.end(t)
 	now, starts := m.checkOnce(t)
