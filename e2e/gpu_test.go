@@ -151,7 +151,7 @@ func testCleared(t *testing.T, n gpuNode) {
 
 // testSeat checks the environment and mounts injected in addition to the task's own.
 func testSeat(t *testing.T, n gpuNode) {
-	k := shell("env; ls /opt/fake; test -S $EBBTIDE_GATE && test -f /usr/lib/ebbtide/libebbtide-cuda.so && ! touch /run/ebbtide/x && echo all is there")
+	k := shell("env; ls /opt/fake; test -S $EBBTIDE_GATE && test -f /usr/lib/ebbtide/libebbtide-cuda.so && ! touch /run/ebbtide/x && echo all is there && sleep 2")
 	k.env = map[string]string{"LD_PRELOAD": "/opt/theirs.so", "EBBTIDE_GPU_HANDOFF": `{"preload":"/etc/shadow","gate":"/root"}`}
 	alloc := n.finish(t, n.seat("seat", k, nil))
 	out, err := n.agent.WaitLog(deadline(t, stepDeadline), alloc, "train", "stdout", "all is there")
