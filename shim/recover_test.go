@@ -90,6 +90,13 @@ func TestTerm_recover(t *testing.T) {
 	state.Jobs[newer].Held = true
 	must.SliceEmpty(t, term.placer.heldJobs(), must.Sprint("it is not touched"))
 
+	// The operators' pause, which cannot be read, stops no recovery.
+	term.recovery.readAt = term.recovery.readAt.AddDate(-1, 0, 0)
+	term.synced, term.readingPause = true, true
+	term.reconcile()
+	term.drain()
+	must.Len(t, 3, b.taken)
+
 	term.recovery.readAt = term.recovery.readAt.AddDate(-1, 0, 0)
 	term.claims = failing{b}
 	term.recovery.recover()
