@@ -691,8 +691,10 @@ func TestJobspecs(t *testing.T) {
 func FuzzJobspec(f *testing.F) {
 	f.Add([]byte(inTask("task \"t\" {\n driver = \"ebbtide\"\n config {\n progress {\n metric = \"${x}\"\n}\n}\n}")))
 	f.Add([]byte(`{"Job": {"ID": "j", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "ebbtide", "Config": {"progress": [{"goal": "${x"}]}}]}]}}`))
+	f.Add([]byte(newer))
+	f.Add([]byte(`{"job": {"j": {"x": {"a": [1]}, "y": 2, "group": {"g": {"z": null}}}}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		r := Jobspec("x.hcl", body, Options{})
+		r := Jobspec("x.hcl", body, Options{Parse: func(string, string) (string, error) { return "", nil }})
 		must.NoError(t, Write(io.Discard, []Report{r}))
 	})
 }

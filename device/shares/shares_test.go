@@ -94,9 +94,13 @@ func TestRead(t *testing.T) {
 	must.Eq(t, "us", m.group)
 	must.Nil(t, m.capMiB)
 	must.Eq(t, fairshare.DefaultPriority, m.priority)
-	m, err = readMeta(container("a", "vae", nil))
-	must.NoError(t, err)
-	must.Eq(t, "ml/vae", m.group)
+	// A dispatch passes omitted optional keys as empty.
+	for _, meta := range []map[string]string{nil, {metaGroup: "", metaMemory: "", metaInput: "", metaPriority: ""}} {
+		m, err = readMeta(container("a", "vae", meta))
+		must.NoError(t, err)
+		must.Eq(t, "ml/vae", m.group)
+		must.Eq(t, fairshare.DefaultPriority, m.priority)
+	}
 }
 
 func TestShares_wholeCard(t *testing.T) {

@@ -79,7 +79,7 @@ func New() *Metrics {
 	for _, finish := range []string{earlier, later} {
 		m.difference.WithLabelValues(finish)
 	}
-	m.ahead = r.Counter("ended_ahead_cpu_seconds_total", "CPU time that ended tasks had used beyond their fair share.")
+	m.ahead = r.Counter("ended_ahead_cpu_seconds_total", "CPU time that tasks had used beyond their fair share when they succeeded.")
 	m.node.Store(&Node{})
 	r.MustRegister(collector{&m.node})
 	return m

@@ -84,7 +84,7 @@ func TestEnded(t *testing.T) {
 # HELP ebbtide_driver_cpu_seconds_total CPU time used by tasks, including ended ones.
 # TYPE ebbtide_driver_cpu_seconds_total counter
 ebbtide_driver_cpu_seconds_total 2
-# HELP ebbtide_driver_ended_ahead_cpu_seconds_total CPU time that ended tasks had used beyond their fair share.
+# HELP ebbtide_driver_ended_ahead_cpu_seconds_total CPU time that tasks had used beyond their fair share when they succeeded.
 # TYPE ebbtide_driver_ended_ahead_cpu_seconds_total counter
 ebbtide_driver_ended_ahead_cpu_seconds_total 31
 # HELP ebbtide_driver_finish_difference_seconds_total Sum of the times by which tasks ended earlier or later than with their fair share.
