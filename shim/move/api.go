@@ -24,7 +24,12 @@ import (
 )
 
 // API implements Nomad over its HTTP API.
-type API struct{ Client *api.Client }
+type API struct {
+	Client *api.Client
+	// Agent returns a client of a node's own agent. Without it the limits of a node's garbage
+	// collection are unknown.
+	Agent func(node *api.Node) (*api.Client, error)
+}
 
 var _ Nomad = API{}
 

@@ -31,7 +31,7 @@ func TestAPI_Plan(t *testing.T) {
 		}))
 		client, err := api.NewClient(&api.Config{Address: nomad.URL})
 		must.NoError(t, err)
-		_, err = API{client}.Plan(t.Context(), documenttest.Parse([]byte(`{"ID": "vae"}`)))
+		_, err = API{Client: client}.Plan(t.Context(), documenttest.Parse([]byte(`{"ID": "vae"}`)))
 		must.ErrorContains(t, err, text)
 		if noPlan {
 			must.ErrorIs(t, err, ErrNoPlan)
@@ -67,7 +67,7 @@ func TestAPI_Register(t *testing.T) {
 	defer nomad.Close()
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	must.NoError(t, err)
-	a := API{client}
+	a := API{Client: client}
 	job, err := a.Job(t.Context(), "ml", "vae")
 	must.NoError(t, err)
 	bound, err := bind(job, "train", "b", "1234", "")
@@ -155,7 +155,7 @@ func TestAPI_Status(t *testing.T) {
 	defer nomad.Close()
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	must.NoError(t, err)
-	a, alloc, denied := API{client}, &api.Allocation{ID: "a1"}, &api.Allocation{ID: "denied", Namespace: "ml"}
+	a, alloc, denied := API{Client: client}, &api.Allocation{ID: "a1"}, &api.Allocation{ID: "denied", Namespace: "ml"}
 
 	st, err := a.Status(t.Context(), alloc, "vae")
 	must.NoError(t, err)

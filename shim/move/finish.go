@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/document"
 )
 
 // metaAdopt is the group meta key that names the allocation whose checkpoint the driver adopts
@@ -164,11 +165,24 @@ func (m *mover) unchanged(ctx context.Context) error {
 		return errChanged{"the job was removed"}
 	case err != nil:
 		return err
-	case stopped(job):
+	}
+	return m.registered(job)
+}
+
+// registered returns an error if the job is not as the move registered it, or has since got an
+// obstacle: a job that is scaled stays bound.
+func (m *mover) registered(job *document.Job) error {
+	r := m.record()
+	if stopped(job) {
 		return errChanged{"the job was stopped"}
 	}
 	if _, id, ok := boundTo(job, r.Group); !ok || id != r.ID {
 		return errChanged{"the job was changed"}
+	}
+	for _, o := range Obstacles(job.Job, job.LookupTaskGroup(r.Group)) {
+		if o.Field != "constraint" { // the move's own
+			return errChanged{"the job was changed: " + o.Why}
+		}
 	}
 	return nil
 }
@@ -212,6 +226,8 @@ func (m *mover) verifyTask(ctx context.Context, t *Task) error {
 		switch {
 		case completed(now.ClientStatus, now.TaskStates):
 			return true, nil // it had little left to do
+		case now.ClientStatus == api.AllocClientStatusUnknown: // only if a user has just added a disconnect block
+			return false, fmt.Errorf("the target is disconnected, with allocation %s", short(now.ID))
 		case now.ClientStatus == api.AllocClientStatusComplete:
 			return false, fmt.Errorf("%w: %s has ended without having been started", ErrNotResumed, short(now.ID))
 		case terminal(now.ClientStatus):
@@ -237,7 +253,7 @@ func (m *mover) unbind(ctx context.Context) error {
 		if now.ClientStatus == api.AllocClientStatusLost {
 			return fmt.Errorf("%w: the target is lost, with allocation %s", ErrNotResumed, short(now.ID))
 		}
-		if !terminal(now.ClientStatus) {
+		if !terminal(now.ClientStatus) && now.ClientStatus != api.AllocClientStatusUnknown {
 			if err := m.nomad.Reach(ctx, m.record().Target); err != nil {
 				return err
 			}
@@ -287,10 +303,10 @@ func (m *mover) rollBack(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	node, id, ok := boundTo(job, r.Group)
-	if !ok || id != r.ID || stopped(job) {
+	if m.registered(job) != nil {
 		return m.restore(ctx) // no longer this move's
 	}
+	node, _, _ := boundTo(job, r.Group)
 	// The new allocation must not complete in the meantime.
 	still, over, err := freezeBriefly(ctx, m.nomad, job, r.Group)
 	if still != nil {

@@ -139,6 +139,9 @@ func Obstacles(job *api.Job, group *api.TaskGroup) (all []Obstacle) {
 	if d := group.ShutdownDelay; d != nil && *d > 0 {
 		add(ofGroup("shutdown_delay"), "group %s has a shutdown_delay of %v, for which it would stay frozen before its end", text(group.Name), *d)
 	}
+	if d := group.Disconnect; d != nil && (d.LostAfter != nil && *d.LostAfter > 0 || d.Replace != nil && !*d.Replace) {
+		add(ofGroup("disconnect"), "group %s has a disconnect block: Nomad would start it on the target while its disconnected source still runs it, or leave it bound to a disconnected target", text(group.Name))
+	}
 	for _, t := range group.Tasks {
 		if t.ShutdownDelay > 0 {
 			add(ofTask(t, "shutdown_delay"), "task %s has a shutdown_delay of %v, for which it would stay frozen before its end", t.Name, t.ShutdownDelay)

@@ -52,8 +52,10 @@ type model struct {
 	mu          sync.Mutex
 	s           schedule
 	nodes       []string
-	dead        map[string]bool // machines lost for good
-	full        map[string]bool // machines without room for new allocations
+	dead        map[string]bool      // machines lost for good
+	full        map[string]bool      // machines without room for new allocations
+	filled      map[string]time.Time // since when machines' disks are over the client's threshold
+	parted      map[string]bool      // machines that have missed their heartbeats
 	drained     map[string]bool
 	unreachable map[string]time.Time // agents unreachable until then
 	job         *document.Job
@@ -66,12 +68,13 @@ type model struct {
 
 	best        int // highest step ever saved
 	lost        bool
-	completions int
-	wanted      int // runs the user asked for: one, plus one per version
-	killed      int // processes
+	completions map[int]int // by slot
+	wanted      int         // runs the user asked for: one, plus one per version
+	killed      int         // processes
 	wrong       []string
 	log         []string // registrations and signals, except renewals
 	begun       time.Time
+	took        time.Duration // until the mover returned
 	over        bool
 }
 
@@ -101,10 +104,13 @@ type schedule struct {
 	Skew    time.Duration // of the source's clock
 	Report  time.Duration // from a task's start to its first report
 	Timeout time.Duration // checkpoint.timeout, 0 for the default
-	Faults  []fault
-	Events  []event
-	Crash   []int // number of calls after which the mover, then each process that recovers a record, is killed; 0 for never
-	Mover   int   // start of a second move, in ms; 0 for none
+	// Disconnect gives the group a disconnect block, whose replace is Replace.
+	Disconnect, Replace bool
+	Shared              bool // the checkpoint
+	Faults              []fault
+	Events              []event
+	Crash               []int // number of calls after which the mover, then each process that recovers a record, is killed; 0 for never
+	Mover               int   // start of a second move, in ms; 0 for none
 }
 
 // fault disturbs one call.
@@ -120,12 +126,13 @@ const firstRegister = 0
 // event is an act of a user or a failure.
 type event struct {
 	At   time.Duration
-	Kind string // change, stop, alloc-stop, collected, server; source- or target- dies, deaf, full or drained
+	Kind string // change, stop, alloc-stop, collected, server, disconnect, scale-0 to -2; source- or target- dies, deaf, parts, full, filled or drained
 	For  time.Duration
 }
 
 type modelAlloc struct {
 	id, node        string
+	slot            int // which of the group's count
 	version, create uint64
 	prev            *modelAlloc
 	desired, client string
@@ -141,6 +148,7 @@ type modelAlloc struct {
 	left, taken     bool
 	collected       bool      // as garbage
 	userStopped     time.Time // when a user asked for its stop
+	cut             bool      // ran while its node was away; Nomad may have replaced it
 }
 
 func (a *modelAlloc) started() bool { return a.restored != nil }
@@ -149,6 +157,7 @@ const (
 	stepTime  = 100 * time.Millisecond
 	ckpt      = "/alloc/data/c"
 	heartbeat = 20 * time.Second
+	lostAfter = 10 * time.Minute
 )
 
 func faultFree() schedule {
@@ -165,13 +174,13 @@ func newModel(s schedule) *model {
 	if s.Service {
 		kind = api.JobTypeService
 	}
-	block := map[string]any{"path": ckpt, "lease": s.Lease.String()}
+	block := map[string]any{"path": ckpt, "lease": s.Lease.String(), "shared": s.Shared}
 	if s.Timeout > 0 {
 		block["timeout"] = s.Timeout.String()
 	}
 	task := &api.Task{Name: "train", Driver: driverName, Config: map[string]any{"checkpoint": []map[string]any{block}}}
 	m := &model{
-		s: s, nodes: []string{"a", "b", "c"}, dead: map[string]bool{}, drained: map[string]bool{}, full: map[string]bool{"b": !s.Room}, unreachable: map[string]time.Time{}, specs: map[uint64]*document.Job{}, claim: map[string]Record{}, index: 10, wanted: 1, begun: time.Now(),
+		s: s, nodes: []string{"a", "b", "c"}, dead: map[string]bool{}, drained: map[string]bool{}, full: map[string]bool{"b": !s.Room}, filled: map[string]time.Time{}, parted: map[string]bool{}, completions: map[int]int{}, unreachable: map[string]time.Time{}, specs: map[uint64]*document.Job{}, claim: map[string]Record{}, index: 10, wanted: 1, begun: time.Now(),
 	}
 	text, err := json.Marshal(&api.Job{
 		ID: ptr("vae"), Namespace: ptr("ml"), Type: ptr(kind), Version: ptr(uint64(0)), JobModifyIndex: ptr(uint64(10)), Priority: ptr(50),
@@ -180,7 +189,11 @@ func newModel(s schedule) *model {
 	if err != nil {
 		panic(err)
 	}
-	m.written(documenttest.Change(documenttest.Parse(text), func(root map[string]any) { // of a newer Nomad
+	first := documenttest.Parse(text)
+	if s.Disconnect {
+		first = documenttest.Change(first, m.disconnects)
+	}
+	m.written(documenttest.Change(first, func(root map[string]any) { // of a newer Nomad
 		group(root)["MaxRunDuration"] = json.Number("3600000000000")
 		root["Unknown"] = map[string]any{"List": []any{1, nil}, "Number": json.Number("1.50")}
 	}))
@@ -204,6 +217,11 @@ func (m *model) isUsers() bool {
 // group is the group in a job's JSON.
 func group(root map[string]any) map[string]any {
 	return root["TaskGroups"].([]any)[0].(map[string]any)
+}
+
+// disconnects adds a disconnect block to a job's JSON.
+func (m *model) disconnects(root map[string]any) {
+	group(root)["Disconnect"] = map[string]any{"LostAfter": lostAfter, "Replace": m.s.Replace}
 }
 
 // under runs do under the lock and then checks the invariants.
@@ -242,7 +260,7 @@ func (m *model) advance() {
 		if !m.s.Service && m.s.Steps > 0 && a.step >= m.s.Steps && a.state == "" {
 			a.runs, a.client = false, "complete"
 			if a.desired == "run" {
-				m.completions++
+				m.completions[a.slot]++
 				if len(m.s.Crash)+len(m.s.Faults)+len(m.s.Events) == 0 { // with faults a short task may end before it can be rolled back
 					m.checkResumed(a)
 				}
@@ -255,25 +273,28 @@ func (m *model) advance() {
 // checkResumed records an allocation that did not resume from the last checkpoint, unless a
 // source without room prevents a rollback.
 func (m *model) checkResumed(a *modelAlloc) {
-	if a != m.all[0] && !m.lost && !m.full["a"] && !m.drained["a"] && a.begun < a.saved {
+	if a != m.all[0] && a.slot == 0 && !m.lost && !m.full["a"] && !m.drained["a"] && a.begun < a.saved {
 		m.say("%s has begun at step %d, and %d was saved", a.id, a.begun, a.saved)
 	}
 }
 
-// checkSingle records two copies that compute at once.
+// checkSingle records two copies that compute at once. Nomad replaces a copy whose node is away, which
+// runs on there.
 func (m *model) checkSingle() {
-	var computing []string
-	for _, a := range m.all {
-		if a.runs && a.state != "ready" && a.state != "frozen" {
-			computing = append(computing, a.id+" on "+a.node)
+	for slot := range 2 {
+		var computing []string
+		for _, a := range m.all {
+			if a.slot == slot && a.runs && !a.cut && a.state != "ready" && a.state != "frozen" {
+				computing = append(computing, a.id+" on "+a.node)
+			}
 		}
-	}
-	if len(computing) > 1 {
-		m.say("two copies run: %v", computing)
-	}
-	if m.completions > m.wanted {
-		m.say("it has completed %d times", m.completions)
-		m.wanted = m.completions
+		if len(computing) > 1 {
+			m.say("two copies run: %v", computing)
+		}
+		if m.completions[slot] > m.wanted {
+			m.say("it has completed %d times", m.completions[slot])
+			m.wanted = m.completions[slot]
+		}
 	}
 }
 
@@ -303,7 +324,7 @@ func (m *model) room(job *document.Job, node string) bool {
 }
 
 func (m *model) fits(job *document.Job, node string) bool {
-	if m.dead[node] || m.full[node] && m.last().node != node {
+	if m.dead[node] || m.parted[node] || m.full[node] && m.last().node != node {
 		return false
 	}
 	if slices.ContainsFunc(job.Constraints, func(c *api.Constraint) bool { return c.LTarget == cluster.Hold }) {
@@ -328,19 +349,38 @@ func (m *model) inPlace(a *modelAlloc, job *document.Job) bool {
 	return (m.s.Limited || m.fits(job, a.node)) && m.meta(m.specs[a.version]) == m.meta(job)
 }
 
-func (m *model) last() *modelAlloc { return m.all[len(m.all)-1] }
+// last returns the newest allocation of the first slot.
+func (m *model) last() *modelAlloc { return m.lastOf(0) }
+
+func (m *model) lastOf(slot int) *modelAlloc {
+	for _, a := range slices.Backward(m.all) {
+		if a.slot == slot {
+			return a
+		}
+	}
+	return nil
+}
 
 func (m *model) schedule(e *api.Evaluation) {
 	e.Status = api.EvalStatusComplete
-	a := m.last()
-	alive := a.client == "running" || a.client == "pending"
+	for slot := range 2 {
+		m.scheduleSlot(e, slot)
+	}
+}
+
+func (m *model) scheduleSlot(e *api.Evaluation, slot int) {
+	a := m.lastOf(slot)
+	alive := a != nil && (a.client == "running" || a.client == "pending" || a.client == "unknown")
 	switch {
-	case stopped(m.job):
+	case stopped(m.job), slot >= *m.job.TaskGroups[0].Count:
 		if alive {
 			m.stop(a)
 		}
 		return
-	case alive && a.desired == "run":
+	case a == nil:
+	case a.client == "unknown" && a.desired == "run" && a.version == *m.job.Version && !*m.job.TaskGroups[0].Disconnect.Replace:
+		return
+	case alive && a.client != "unknown" && a.desired == "run":
 		if a.version == *m.job.Version {
 			return
 		}
@@ -353,10 +393,10 @@ func (m *model) schedule(e *api.Evaluation) {
 	}
 	for _, node := range m.prefer(a) {
 		if m.room(m.job, node) {
-			if alive {
+			if alive && a.client != "unknown" {
 				m.stop(a)
 			}
-			m.place(node, a)
+			m.place(node, a, slot)
 			return
 		}
 	}
@@ -365,7 +405,11 @@ func (m *model) schedule(e *api.Evaluation) {
 
 // prefer returns the nodes in the order of Nomad's scheduler: a sticky disk's node first.
 func (m *model) prefer(a *modelAlloc) []string {
-	return slices.Concat([]string{a.node}, []string{"c", "b", "a"})
+	all := []string{"c", "b", "a"}
+	if a == nil {
+		return all
+	}
+	return slices.Concat([]string{a.node}, all)
 }
 
 func (m *model) stop(a *modelAlloc) {
@@ -395,12 +439,22 @@ func (m *model) end(a *modelAlloc, as string) {
 	}
 	a.left = a.left || a.state == "ready"
 	a.runs, a.state, a.client = false, "", as
+	m.collect(a.node)
 }
 
-func (m *model) place(node string, prev *modelAlloc) {
+// collect deletes the directories of ended allocations on a node whose disk is full.
+func (m *model) collect(node string) {
+	for _, a := range m.all {
+		if a.node == node && !m.filled[node].IsZero() && terminal(a.client) && a.disk > 0 {
+			a.disk, a.left, m.lost = 0, false, true // Register tells whether that is the move's doing
+		}
+	}
+}
+
+func (m *model) place(node string, prev *modelAlloc, slot int) {
 	m.index++
 	n := len(m.all)
-	a := &modelAlloc{id: fmt.Sprintf("0e30a11%d-2", n), node: node, version: *m.job.Version, create: m.index, prev: prev, desired: "run", client: "pending"}
+	a := &modelAlloc{id: fmt.Sprintf("0e30a11%d-2", n), slot: slot, node: node, version: *m.job.Version, create: m.index, prev: prev, desired: "run", client: "pending"}
 	m.all = append(m.all, a)
 	go func() {
 		for {
@@ -427,15 +481,21 @@ func (m *model) place(node string, prev *modelAlloc) {
 // terminal reports whether the allocation and all before it have ended. A client waits for the
 // previous allocation only, also under plain Nomad.
 func (m *model) terminal(a *modelAlloc) bool {
-	return a == nil || terminal(a.client) && m.terminal(a.prev)
+	return a == nil || (terminal(a.client) || a.client == "unknown") && m.terminal(a.prev)
 }
 
 // start models the client and driver; n counts the earlier starts.
 func (m *model) start(a *modelAlloc, n int) {
 	p := a.prev
+	if p == nil {
+		p = a // nothing to copy
+	}
 	empty := m.s.EmptyDisk == n || m.s.FailStart == n
 	if p.node == a.node || m.hears(p.node) && !empty {
 		a.disk = p.disk
+	}
+	if m.s.Shared {
+		a.disk = m.best
 	}
 	to, _, _ := boundTo(m.job, "train")
 	if (empty || !m.hears(p.node)) && (to == "" || !p.userStopped.IsZero() && p != m.all[0]) {
@@ -474,7 +534,7 @@ func (m *model) replace(a *modelAlloc) {
 	m.index++
 	for _, node := range m.prefer(&modelAlloc{node: "c"}) {
 		if m.room(m.job, node) {
-			m.place(node, a)
+			m.place(node, a, a.slot)
 			break
 		}
 	}
@@ -482,7 +542,7 @@ func (m *model) replace(a *modelAlloc) {
 
 func (m *model) inject(e event) {
 	nodeOf := map[string]string{}
-	for _, what := range []string{"dies", "deaf", "full", "drained"} {
+	for _, what := range []string{"dies", "deaf", "parts", "full", "filled", "drained"} {
 		nodeOf["source-"+what], nodeOf["target-"+what] = "a", "b"
 	}
 	a := m.last()
@@ -543,11 +603,84 @@ func (m *model) inject(e event) {
 		}()
 	case "target-deaf", "source-deaf":
 		m.unreachable[nodeOf[e.Kind]] = time.Now().Add(e.For)
+	case "source-parts", "target-parts":
+		m.part(nodeOf[e.Kind], heartbeat+e.For)
 	case "source-full", "target-full":
 		m.full[nodeOf[e.Kind]] = true
+	case "source-filled", "target-filled":
+		m.filled[nodeOf[e.Kind]] = time.Now()
+		m.collect(nodeOf[e.Kind])
+	case "scale-0", "scale-1", "scale-2", "disconnect":
+		// A user changes the job as it is, perhaps bound: it is no longer the move's.
+		_, _, bound := boundTo(m.job, "train")
+		m.lost = m.lost || bound || a.client != "running" || e.Kind == "scale-0"
+		edit := m.disconnects
+		if e.Kind != "disconnect" {
+			edit = func(root map[string]any) { group(root)["Count"] = int(e.Kind[len(e.Kind)-1] - '0') }
+		}
+		m.commit(documenttest.Change(m.job, edit))
+		m.user, m.wanted = documenttest.Change(m.user, edit), m.wanted+1
 	case "server":
 		m.unreachable["server"] = time.Now().Add(e.For)
 	}
+}
+
+// part disconnects a node, whose processes run on, for longer than its heartbeats may be missed.
+func (m *model) part(node string, d time.Duration) {
+	m.unreachable[node] = time.Now().Add(d)
+	go func() {
+		time.Sleep(heartbeat)
+		m.under(func() {
+			if m.over || m.dead[node] {
+				return
+			}
+			m.parted[node], m.lost = true, true // Nomad finds no disk there
+			for _, a := range m.all {
+				if a.node != node || terminal(a.client) {
+					continue
+				}
+				switch block := m.specs[a.version].TaskGroups[0].Disconnect; {
+				case block == nil || a.client == "pending":
+					a.client, a.desired = "lost", "stop"
+				case a.desired == "run":
+					a.client = "unknown"
+					go func() {
+						time.Sleep(lostAfter)
+						m.under(func() {
+							if a.client == "unknown" {
+								a.client, a.desired = "lost", "stop"
+								m.evaluate(m.s.Eval, *m.job.JobModifyIndex)
+							}
+						})
+					}()
+				}
+				a.cut = true
+				m.evaluate(m.s.Eval, *m.job.JobModifyIndex)
+			}
+		})
+		time.Sleep(d - heartbeat)
+		m.under(func() {
+			if m.over || m.dead[node] {
+				return
+			}
+			m.parted[node] = false
+			for _, a := range m.all {
+				if a.node != node || !a.cut {
+					continue
+				}
+				switch {
+				case a.client == "unknown" && m.lastOf(a.slot) == a: // it has not been replaced
+					a.client, a.cut = "running", false
+					if !a.runs {
+						a.client = "complete"
+					}
+				default:
+					a.runs, a.desired, a.client, a.state = false, "stop", "complete", ""
+				}
+			}
+			m.evaluate(m.s.Eval, *m.job.JobModifyIndex)
+		})
+	}()
 }
 
 // commit applies a registration.
@@ -575,7 +708,7 @@ func apiError(code int) error {
 	if err != nil {
 		return err
 	}
-	_, err = API{client}.Job(context.Background(), "ml", "vae")
+	_, err = API{Client: client}.Job(context.Background(), "ml", "vae")
 	return err
 }
 
@@ -588,6 +721,7 @@ type process struct {
 	*model
 	crash      int // after that many calls; 0 for never
 	faults     []fault
+	disks      map[string]time.Time // when it read a node's disk
 	calls      int
 	registered bool
 	now        fault // for the current call
@@ -599,7 +733,7 @@ type process struct {
 const undisturbed = -1
 
 func (m *model) process(n int) *process {
-	p := &process{model: m}
+	p := &process{model: m, disks: map[string]time.Time{}}
 	if n >= 0 && n < len(m.s.Crash) {
 		p.crash = m.s.Crash[n]
 	}
@@ -759,7 +893,7 @@ func (p *process) Node(ctx context.Context, id string) (out *api.Node, err error
 			ID: id, Name: "node-" + id, Status: api.NodeStatusReady, SchedulingEligibility: api.NodeSchedulingEligible,
 			Drivers: map[string]*api.DriverInfo{driverName: {Detected: true, Healthy: true}},
 		}
-		if p.dead[id] {
+		if p.dead[id] || p.parted[id] {
 			out.Status = api.NodeStatusDown
 		}
 		return nil
@@ -780,6 +914,18 @@ func (p *process) Reach(ctx context.Context, node string) error {
 	return p.agent(ctx, node, func() error { return nil })
 }
 
+func (p *process) Disk(ctx context.Context, node *api.Node) (d Disk, err error) {
+	err = p.agent(ctx, node.ID, func() error {
+		p.disks[node.ID] = time.Now()
+		d = Disk{Used: 50 << 30, Free: 50 << 30, Limits: defaultGCLimits}
+		if !p.filled[node.ID].IsZero() {
+			d.Used = 1000 << 30
+		}
+		return nil
+	})
+	return d, err
+}
+
 func (p *process) Plan(ctx context.Context, job *document.Job) (out *api.JobPlanResponse, err error) {
 	err = p.call(ctx, func() error {
 		if p.s.NoPlan {
@@ -788,6 +934,9 @@ func (p *process) Plan(ctx context.Context, job *document.Job) (out *api.JobPlan
 		out = &api.JobPlanResponse{}
 		a := p.last()
 		runs := a.desired == "run" && !terminal(a.client)
+		if *job.TaskGroups[0].Count == 0 {
+			return nil
+		}
 		if runs && p.inPlace(a, job) {
 			out.Annotations = &api.PlanAnnotations{DesiredTGUpdates: map[string]*api.DesiredUpdates{"train": {InPlaceUpdate: 1}}}
 			return nil
@@ -816,8 +965,15 @@ func (p *process) Register(ctx context.Context, job *document.Job) (*api.JobRegi
 		if slices.ContainsFunc(p.all, func(a *modelAlloc) bool { return a.userStopped.After(sent) }) {
 			p.wanted++ // Nomad does not compare allocations: the successor may have completed
 		}
-		p.commit(job)
 		node, _, _ := boundTo(job, "train")
+		if node != "" && job.TaskGroups[0].Meta[metaAdopt] == "" && !p.s.Shared { // not a rollback
+			for _, n := range []string{node, p.last().node} {
+				if at := p.filled[n]; !at.IsZero() && (p.disks[n].IsZero() || at.Before(p.disks[n])) {
+					p.say("it is moved although the disk of %s was full", n)
+				}
+			}
+		}
+		p.commit(job)
 		p.log = append(p.log, "register "+node)
 		return nil
 	}
@@ -989,7 +1145,10 @@ func (m *model) run() (res Result, err error) {
 	}
 	time.Sleep(time.Second)
 	mover := m.process(0)
-	start(mover, "mover", func(opts Options) { res, err = move(mover, opts) })
+	start(mover, "mover", func(opts Options) {
+		res, err = move(mover, opts)
+		m.took = time.Since(m.begun)
+	})
 	if m.s.Mover > 0 {
 		other := m.process(0)
 		other.crash = 0
@@ -1048,7 +1207,7 @@ func (m *model) checkEnd() {
 	if len(m.claim) > 0 {
 		m.say("a record is left: %v", m.claim)
 	}
-	if complete || stopped(m.job) {
+	if complete || stopped(m.job) || *m.job.TaskGroups[0].Count == 0 {
 		return
 	}
 	if !a.runs || a.client != "running" {

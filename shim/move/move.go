@@ -179,6 +179,9 @@ type Nomad interface {
 	Node(ctx context.Context, id string) (*api.Node, error)
 	// Reach fails if the node's agent cannot be reached now; a node's status lags behind.
 	Reach(ctx context.Context, node string) error
+	// Disk reads what a node's garbage collection depends on. It fails if the agent cannot be
+	// reached.
+	Disk(ctx context.Context, node *api.Node) (Disk, error)
 	// Plan dry-runs Register and includes the differences. The error may be ErrNoPlan.
 	Plan(ctx context.Context, job *document.Job) (*api.JobPlanResponse, error)
 	// Register registers the job if it is unchanged since it was read, and if nothing has been
@@ -203,6 +206,7 @@ type mover struct {
 
 	claim    *claim
 	alloc    *api.Allocation // the old allocation
+	from, to *api.Node       // unset in Recover
 	job      *document.Job   // as it was before
 	frozen   *freeze
 	frozenAt time.Time // when the last task was frozen
@@ -323,6 +327,10 @@ func (m *mover) check(ctx context.Context, target string) error {
 	if len(reasons) > 0 {
 		return &Refused{Reasons: reasons}
 	}
+	m.alloc, m.job, m.from, m.to = alloc, job, from, to
+	if err := m.keeps(ctx); err != nil {
+		return err
+	}
 	would := "Nomad would place it there"
 	missing, err := planned(ctx, m.nomad, job, alloc.TaskGroup, to.ID)
 	switch {
@@ -335,7 +343,6 @@ func (m *mover) check(ctx context.Context, target string) error {
 	case missing != nil:
 		return &Refused{[]string{fmt.Sprintf("Nomad would not place it on %s: %s", to.Name, placementFailure(missing))}, true}
 	}
-	m.alloc, m.job = alloc, job
 	for _, name := range tasks {
 		m.result.Tasks = append(m.result.Tasks, Task{Name: name, Saved: status.Unknown(), Step: status.Unknown()})
 	}
@@ -480,12 +487,8 @@ func (m *mover) bind(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Check once more: for a dead target Nomad would stop the old allocation and lose what it
-	// has saved; from a dead source it cannot migrate the disk.
-	for _, node := range []string{m.record().Target, m.record().Source} {
-		if err := m.nomad.Reach(ctx, node); err != nil {
-			return err
-		}
+	if err := m.keeps(ctx); err != nil { // once more: the tasks have saved, and time has passed
+		return err
 	}
 	// Nomad's stop must not outlast the lease.
 	if err := m.frozen.renew(ctx); err != nil {

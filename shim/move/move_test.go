@@ -131,6 +131,56 @@ func TestMove_inPlace(t *testing.T) {
 	}
 }
 
+// A client whose disk is full deletes the checkpoint as soon as the old allocation ends. The disk may
+// fill while the tasks save.
+func TestMove_fullDisk(t *testing.T) {
+	for _, node := range []string{"source", "target"} {
+		for at, phase := range map[time.Duration]Phase{500 * time.Millisecond: PhaseCheck, 1500 * time.Millisecond: PhaseBind} {
+			out := runModel(t, func(s *schedule) {
+				s.Save, s.Events = time.Second, []event{{At: at, Kind: node + "-filled"}}
+			})
+			must.ErrorContains(t, out.err, "would delete the checkpoint")
+			var refused *Refused
+			must.True(t, errors.As(out.err, &refused))
+			must.Eq(t, node == "target", refused.Target)
+			must.Eq(t, phase, out.res.Phase)
+			must.Eq(t, "a", out.last().node)
+		}
+	}
+	// A shared checkpoint lies on another disk.
+	out := runModel(t, func(s *schedule) { s.Shared, s.Events = true, []event{{At: 1, Kind: "source-filled"}} })
+	must.NoError(t, out.err)
+	must.Eq(t, "b", out.last().node)
+}
+
+// Nomad neither ends nor replaces a disconnected allocation of a group with a disconnect block. Such a
+// group is not moved; one that gets the block meanwhile is not waited for.
+func TestMove_disconnect(t *testing.T) {
+	gone := event{At: 1800 * time.Millisecond, Kind: "target-parts", For: 10 * time.Minute}
+	for _, replace := range []bool{true, false} {
+		out := runModel(t, func(s *schedule) { s.Disconnect, s.Replace, s.Events = true, replace, []event{gone} })
+		must.ErrorContains(t, out.err, "has a disconnect block")
+		must.Eq(t, PhaseCheck, out.res.Phase)
+
+		out = runModel(t, func(s *schedule) {
+			s.Replace, s.Events = replace, []event{{At: 1700 * time.Millisecond, Kind: "disconnect"}, gone}
+		})
+		must.Error(t, out.err)
+		must.Less(t, 2*time.Minute, out.took)
+	}
+}
+
+// A job that is scaled stays bound, and is unbound at once.
+func TestMove_scaled(t *testing.T) {
+	for _, to := range []string{"scale-0", "scale-2"} {
+		out := runModel(t, func(s *schedule) {
+			s.Stop, s.Events = 2*time.Second, []event{{At: 1800 * time.Millisecond, Kind: to}}
+		})
+		must.ErrorContains(t, out.err, "wait: the job was changed: group train has a count of")
+		must.Less(t, 10*time.Second, out.took)
+	}
+}
+
 // Nomad replaces an allocation whose meta changes, as for a rollback: without room there, the
 // job is unbound where it is; so is a rolled-back job without room on its next target.
 func TestMove_cannotRollBack(t *testing.T) {
@@ -154,7 +204,7 @@ func TestMove_cannotRollBack(t *testing.T) {
 // to its checkpoint, rather than anywhere.
 func TestMove_failsAndUnplaced(t *testing.T) {
 	out := runModel(t, func(s *schedule) {
-		s.FailStart, s.Eval, s.Crash = 0, 3*time.Second, []int{25}
+		s.FailStart, s.Eval, s.Crash = 0, 3*time.Second, []int{27}
 		s.Events = []event{{At: 6 * time.Second, Kind: "target-drained"}}
 	})
 	must.Len(t, 3, out.all)
@@ -345,6 +395,9 @@ func TestMovable(t *testing.T) {
 		"its job no longer has group \"train\"":                                                 func(w *jobAt) { w.job.TaskGroups[0].Name = ptr("other") },
 		"group train would lose its disk: set ephemeral_disk { sticky = true, migrate = true }, or save to a volume that is the same on every node (checkpoint { shared = true })": func(w *jobAt) {
 			w.job.TaskGroups[0].EphemeralDisk.Migrate = ptr(false)
+		},
+		"group train has a disconnect block: Nomad would start it on the target while its disconnected source still runs it, or leave it bound to a disconnected target": func(w *jobAt) {
+			w.job.TaskGroups[0].Disconnect = &api.DisconnectStrategy{Replace: ptr(false)}
 		},
 		"its update block has canaries: old and new would run side by side": func(w *jobAt) { w.job.TaskGroups[0].Update = &api.UpdateStrategy{Canary: ptr(1)} },
 		"its job is constrained to a node: ${node.unique.name} = x": func(w *jobAt) {

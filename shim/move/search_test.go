@@ -122,6 +122,7 @@ func TestSearch_random(t *testing.T) {
 			Lease: ms("lease", 1000, 60000), Save: ms("save", 1, 3000), Eval: ms("eval", 1, 5000), Stop: ms("stop", 1, 8000), Start: ms("start", 1, 5000),
 			Room: rapid.IntRange(0, 5).Draw(r, "room") > 0, NoPlan: rapid.Bool().Draw(r, "no plan"), Limited: rapid.IntRange(0, 9).Draw(r, "limited") == 0, FailStart: rapid.IntRange(-3, 2).Draw(r, "fail"), EmptyDisk: rapid.IntRange(-3, 2).Draw(r, "empty"),
 			Restart: ms("restart", 0, 3000), Skew: ms("skew", -100000, 100000), Report: ms("report", 0, 20000),
+			Disconnect: rapid.IntRange(0, 9).Draw(r, "disconnect") == 0, Replace: rapid.Bool().Draw(r, "replace"),
 		}
 		for range rapid.IntRange(0, 3).Draw(r, "faults") {
 			s.Faults = append(s.Faults, fault{rapid.IntRange(0, 2).Draw(r, "process"), rapid.IntRange(0, 60).Draw(r, "call"), rapid.SampledFrom([]string{"before", "after", "late", "stall"}).Draw(r, "fault"), ms("late", 1, 40000)})
@@ -129,7 +130,7 @@ func TestSearch_random(t *testing.T) {
 		for range rapid.IntRange(0, 2).Draw(r, "events") {
 			s.Events = append(s.Events, event{
 				At: ms("at", 900, 15000), For: ms("for", 100, 15000),
-				Kind: rapid.SampledFrom([]string{"change", "stop", "alloc-stop", "collected", "server", "source-dies", "target-dies", "source-deaf", "target-deaf", "source-full", "target-full", "source-drained", "target-drained"}).Draw(r, "event"),
+				Kind: rapid.SampledFrom([]string{"change", "stop", "alloc-stop", "collected", "server", "source-dies", "target-dies", "source-deaf", "target-deaf", "source-parts", "target-parts", "source-full", "target-full", "source-filled", "target-filled", "source-drained", "target-drained", "disconnect", "scale-0", "scale-1", "scale-2"}).Draw(r, "event"),
 			})
 		}
 		for range rapid.IntRange(0, 3).Draw(r, "crashes") {
