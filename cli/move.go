@@ -46,8 +46,9 @@ Usage: ebbtide move [options] ALLOCATION NODE
 
   A move that would not be safe is refused, with all reasons: a group whose count is
   not 1, a task without a checkpoint block, a disk that is not migrated, a constraint
-  to a node, a shutdown_delay, a batch job with several groups, a deployment that has
-  not ended, a target on which Nomad would not place the allocation.
+  to a node, a shutdown_delay, a disconnect block, a batch job with several groups, a
+  deployment that has not ended, a target on which Nomad would not place the
+  allocation, a node whose disk is so full that Nomad deletes ended allocations at once.
 
   The exit status is 0 if the allocation was moved (with -dry-run: could be), 1 if
   not, 2 for invalid arguments.
@@ -58,6 +59,7 @@ Options:
 ` + storeHelp + `
 With ACLs the token needs list-jobs, read-job, plan-job, register-job,
 alloc-lifecycle, read-fs and tag-job-version in the job's namespace, node:read,
+agent:read for the limits of the nodes' garbage collection,
 list on the variable PATH/leader unless -namespace is given, and read, write and
 destroy on the variables PATH/claims/*.
 ` + nomadHelp)
@@ -97,7 +99,7 @@ func (c moveCommand) Run(args []string) int {
 	opts := move.DefaultOptions()
 	opts.Claims, opts.Owner = memory.Claims{Store: located}, "ebbtide move on "+process()
 	opts.Report = func(phase move.Phase, text string) { fmt.Fprintf(c.io.Err, "%-6s  %s\n", phase, text) }
-	result, err := move.Move(ctx, move.API{Client: client}, req, opts)
+	result, err := move.Move(ctx, move.API{Client: client, Agent: nomad.Agent}, req, opts)
 	if err != nil {
 		return c.failed(err)
 	}

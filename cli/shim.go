@@ -122,7 +122,7 @@ func (c shimCommand) Run(args []string) int {
 		return c.failed(err)
 	}
 	for _, right := range lacks.Partly {
-		log.Warn("missing right: not moving the jobs of a namespace", "right", right)
+		log.Warn("missing right: it restricts moves", "right", right)
 	}
 	for _, right := range lacks.Fatal {
 		fmt.Fprintf(c.io.Err, "ebbtide shim: missing right: %s\n", right)

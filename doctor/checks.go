@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/ebbtide/ebbtide/driver/config"
+	"github.com/ebbtide/ebbtide/shim/move"
 )
 
 // What Ebbtide is built with and recommends.
@@ -161,7 +163,7 @@ func Examine(s *Snapshot) []Finding {
 	for _, check := range []func(*Snapshot) []Finding{
 		checkConfig, checkAPI, checkRunningConfig, checkVersion, checkRoot, checkCgroups,
 		checkPlugin, checkOptions, checkDriver, checkReaper, checkStockOptions,
-		checkDocker, checkLiveRestore, checkGC, checkMetrics, checkKillTimeout,
+		checkDocker, checkLiveRestore, checkGC, checkMetrics, checkKillTimeout, checkDisk,
 		checkCards, checkBound,
 	} {
 		out = append(out, check(s)...)
@@ -700,6 +702,27 @@ func checkKillTimeout(s *Snapshot) []Finding {
 		return one(name, Warn, fmt.Sprintf("%s: a stopped trainer has at most this long to save, even with a longer kill_timeout", d), do, add)
 	default:
 		return okay(name, "%s", d)
+	}
+}
+
+// checkDisk checks whether the client keeps what ended allocations leave.
+func checkDisk(s *Snapshot) []Finding {
+	const name = "garbage collection"
+	d := s.API.Disk
+	if d == nil {
+		return skipped(name, "the use of the node's disk is unknown: give an agent that responds with -address")
+	}
+	l, usual := d.Limits, move.DefaultGCLimits
+	limits := fmt.Sprintf("gc_disk_usage_threshold %g, gc_inode_usage_threshold %g, gc_max_allocs %d", l.Disk, l.Inodes, l.Allocs)
+	switch why := cmp.Or(d.Collects(0), d.Crowded()); {
+	case why != "":
+		return one(name, Warn, why+": the client deletes an allocation with its checkpoint once it has ended, so moves from here are refused, and a replacement may start over",
+			"free space, or raise the limit in the agent's configuration and restart the agent", "")
+	case l.Disk < usual.Disk || l.Inodes < usual.Inodes || l.Allocs < usual.Allocs:
+		return one(name, Warn, limits+": a shim that cannot read these (agent:read, certificates) assumes Nomad's defaults, and may move a job whose checkpoint is then deleted",
+			"let the shim read them, or raise them to Nomad's defaults", "")
+	default:
+		return okay(name, "%s", limits)
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/hcl"
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/shim/move"
 )
 
 func healthy(t *testing.T) *Snapshot {
@@ -25,6 +27,7 @@ func healthy(t *testing.T) *Snapshot {
 		Files: cfg,
 		API: API{
 			Address: "http://127.0.0.1:4646", Config: inForce, Version: "1.11.2",
+			Disk: &move.Disk{Used: 1, Free: 1, Inodes: 1, Allocs: 1, Limits: move.DefaultGCLimits},
 			Node: &Node{
 				Attributes: map[string]string{
 					"driver.ebbtide": "1", "driver.ebbtide.version": "0.1.0", "driver.ebbtide.engine": "docker",
@@ -84,6 +87,14 @@ func TestExamine(t *testing.T) {
 	}{
 		"healthy":   {change: func(*testing.T, *Snapshot) {}},
 		"as docker": {change: func(_ *testing.T, s *Snapshot) { asDocker(s) }},
+
+		"disk full": {func(_ *testing.T, s *Snapshot) { s.API.Disk.Used = 9 },
+			"garbage collection", Warn, "its disk is 90.0 % full (gc_disk_usage_threshold 80)", "free space", ""},
+		"many allocations": {func(_ *testing.T, s *Snapshot) { s.API.Disk.Allocs = 50 },
+			"garbage collection", Warn, "it has 50 allocations (gc_max_allocs 50)", "raise the limit", ""},
+		"low limits": {func(_ *testing.T, s *Snapshot) { s.API.Disk.Limits.Disk = 60 },
+			"garbage collection", Warn, "gc_disk_usage_threshold 60", "let the shim read them", ""},
+		"disk unknown": {func(_ *testing.T, s *Snapshot) { s.API.Disk = nil }, "garbage collection", Skip, "unknown", "", ""},
 
 		"configuration unreadable": {func(_ *testing.T, s *Snapshot) { s.Files, s.FilesErr = nil, errors.New("a.hcl: line 3") },
 			"configuration", Fail, "line 3", "fix the file", ""},

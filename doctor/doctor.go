@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/ebbtide/ebbtide/shim/move"
 )
 
 // Status is the outcome of a check.
@@ -85,6 +87,8 @@ type API struct {
 	Node       *Node
 	NodeErr    error
 	NodeDenied bool
+	// Disk is what the client's garbage collection depends on, nil if unknown.
+	Disk *move.Disk
 	// Bound are the jobs bound to a node for a move, as namespace/ID; empty if unknown.
 	Bound []string
 }

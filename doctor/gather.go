@@ -25,6 +25,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/move"
 	"github.com/ebbtide/ebbtide/version"
 )
 
@@ -168,6 +169,10 @@ func askAgent(ctx context.Context, cfg *api.Config, a *API) (hostname string) {
 	}
 	a.Node.Cards = cards(node)
 	a.Node.Cores = reservesCores(ctx, c, id)
+	itself := func(*api.Node) (*api.Client, error) { return c, nil }
+	if disk, err := (move.API{Client: c, Agent: itself}).Disk(ctx, node); err == nil && disk.Assumed == nil {
+		a.Disk = &disk
+	}
 	return node.Attributes["unique.hostname"]
 }
 

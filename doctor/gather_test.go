@@ -12,20 +12,25 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/shim/move"
 )
 
 // agentSelf is a shortened response with ignored fields.
 const agentSelf = `{
   "config": {
     "PluginDir": "/nowhere/plugins", "DataDir": "/nowhere", "Consul": {"Token": "SECRET-consul"},
-    "Client": {"Enabled": true, "MaxKillTimeout": "300s", "Options": {"driver.denylist": "docker"}},
+    "Client": {"Enabled": true, "MaxKillTimeout": "300s", "Options": {"driver.denylist": "docker"},
+      "GCDiskUsageThreshold": 80, "GCInodeUsageThreshold": 70, "GCMaxAllocs": 50},
     "Telemetry": {"PublishAllocationMetrics": true},
     "Plugins": [{"Name": "ebbtide-driver", "Args": null, "Config": {"engine": "exec", "docker": [{"auth": [{"config": "SECRET-auth"}]}]}}],
     "Version": {"Version": "1.11.2", "VersionPrerelease": ""}
   },
   "member": {"Name": ""},
-  "stats": {"client": {"node_id": "n1"}}
+  "stats": {"client": {"node_id": "n1", "num_allocations": "3"}}
 }`
+
+const hostStats = `{"AllocDirStats": {"Size": 100, "Used": 90, "Available": 10, "InodesUsedPercent": 4.5}}`
 
 // serve returns an agent's API with responses by path.
 func serve(t *testing.T, answers map[string]string) string {
@@ -64,7 +69,7 @@ func report(t *testing.T, o Options) (*Snapshot, string) {
 }
 
 func TestGather_api(t *testing.T) {
-	addr := serve(t, map[string]string{"/v1/agent/self": agentSelf, "/v1/node/n1": node("elsewhere.example")})
+	addr := serve(t, map[string]string{"/v1/agent/self": agentSelf, "/v1/node/n1": node("elsewhere.example"), "/v1/client/stats": hostStats})
 	s, out := report(t, Options{Address: strings.Replace(addr, "http://", "http://user:SECRET-password@", 1)})
 	must.Nil(t, s.Host)
 	must.Eq(t, "1.11.2", s.API.Version)
@@ -72,6 +77,8 @@ func TestGather_api(t *testing.T) {
 	must.StrContains(t, s.HostSkipped, "elsewhere.example")
 	must.StrContains(t, out, `"ebbtide" is healthy on the node: engine exec`)
 	must.StrContains(t, out, addr+" responds")
+	must.Eq(t, &move.Disk{Used: 90, Free: 10, Inodes: 4.5, Allocs: 3, Limits: move.DefaultGCLimits}, s.API.Disk)
+	must.StrContains(t, out, "its disk is 90.0 % full (gc_disk_usage_threshold 80)")
 }
 
 func TestGather_cores(t *testing.T) {

@@ -182,7 +182,7 @@ func (s *Shim) term(leading context.Context, nomad move.Nomad, store memory.Stor
 // lead leads until ctx ends, then reverts moves in progress while it still holds the lock.
 func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 	c := s.now()
-	t := s.term(ctx, move.API{Client: s.client}, memory.Store{Client: s.client, Namespace: c.Leader.Namespace, Path: c.Leader.Path}, held.Held)
+	t := s.term(ctx, move.API{Client: s.client, Agent: c.Nomad.Agent}, memory.Store{Client: s.client, Namespace: c.Leader.Namespace, Path: c.Leader.Path}, held.Held)
 	s.setLeads(true)
 	s.metrics.Leader.Set(1)
 	s.log.Info("leading")

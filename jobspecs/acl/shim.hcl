@@ -1,5 +1,6 @@
-# The shim's ACL policy: read nodes, jobs and status files, register jobs and tag their
-# versions, signal tasks, and keep its state in variables. For a token:
+# The shim's ACL policy: read nodes, the limits of their garbage collection (agent), jobs and
+# status files, register jobs and tag their versions, signal tasks, and keep its state in
+# variables. For a token:
 #
 #   nomad acl policy apply ebbtide-shim jobspecs/acl/shim.hcl
 #   nomad acl token create -name ebbtide-shim -policy ebbtide-shim
@@ -24,5 +25,9 @@ namespace "*" {
 }
 
 node {
+  policy = "read"
+}
+
+agent {
   policy = "read"
 }

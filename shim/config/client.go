@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 
@@ -28,6 +29,17 @@ func (n Nomad) Over(under Nomad) Nomad {
 	n.KeyFile = cmp.Or(n.KeyFile, under.KeyFile)
 	n.TLSServerName = cmp.Or(n.TLSServerName, under.TLSServerName)
 	return n
+}
+
+// Agent returns a client of the agent of a node, at the address that the node advertises. Agents'
+// certificates name their role and region.
+func (n Nomad) Agent(node *api.Node) (*api.Client, error) {
+	n.Address = "http://" + node.HTTPAddr
+	if node.TLSEnabled {
+		n.Address = "https://" + node.HTTPAddr
+		n.TLSServerName = "client." + cmp.Or(n.Region, os.Getenv("NOMAD_REGION"), api.GlobalRegion) + ".nomad"
+	}
+	return n.Client()
 }
 
 // Client returns a client of the cluster. Empty fields default to the environment.

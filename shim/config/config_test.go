@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/shim/migration"
@@ -179,6 +180,26 @@ func TestConfig_Suspended(t *testing.T) {
 	} {
 		must.Eq(t, want, c.Suspended(at(text)), must.Sprint(text))
 	}
+}
+
+// A node's agent answers at its own address, also to a client that uses a socket, and its certificate
+// names its role.
+func TestNomad_Agent(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(`"` + r.TLS.ServerName + `"`))
+	}))
+	defer server.Close()
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	must.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
+	n := Nomad{Address: "unix:///nowhere", Region: "eu", CAFile: ca, TLSServerName: "server.eu.nomad"}
+	client, err := n.Agent(&api.Node{HTTPAddr: server.Listener.Addr().String(), TLSEnabled: true})
+	must.NoError(t, err)
+	_, err = client.Status().Leader()
+	must.ErrorContains(t, err, "not client.eu.nomad")
+	client, err = n.Agent(&api.Node{HTTPAddr: "10.0.0.1:4646"})
+	must.NoError(t, err)
+	must.Eq(t, "http://10.0.0.1:4646", client.Address())
 }
 
 // Changed credentials are re-read; unreadable ones keep the last good values.

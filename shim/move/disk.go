@@ -5,6 +5,7 @@ package move
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -32,24 +33,29 @@ type GCLimits struct {
 	Allocs       int
 }
 
-var defaultGCLimits = GCLimits{Disk: 80, Inodes: 70, Allocs: 50}
+// DefaultGCLimits are Nomad's.
+var DefaultGCLimits = GCLimits{Disk: 80, Inodes: 70, Allocs: 50}
 
-// collects returns why the client would collect an allocation that ended now, or once it has stored
+// Collects returns why the client would collect an allocation that ended now, or once it has stored
 // so many more bytes; "" if it would not.
-func (d Disk) collects(more uint64) string {
+func (d Disk) Collects(more uint64) string {
 	percent := 100 * (float64(d.Used) + float64(more)) / (float64(d.Used) + float64(d.Free))
 	switch l := d.Limits; {
 	case !(percent <= l.Disk):
-		return fmt.Sprintf("its disk is %.1f %% full with %d MiB more (gc_disk_usage_threshold %g)", percent, more>>20, l.Disk)
+		with := ""
+		if more > 0 {
+			with = fmt.Sprintf(" with %d MiB more", more>>20)
+		}
+		return fmt.Sprintf("its disk is %.1f %% full%s (gc_disk_usage_threshold %g)", percent, with, l.Disk)
 	case !(d.Inodes <= l.Inodes):
 		return fmt.Sprintf("%.1f %% of its inodes are used (gc_inode_usage_threshold %g)", d.Inodes, l.Inodes)
 	}
 	return ""
 }
 
-// crowded returns why the client would collect ended allocations when it gets another one; "" if it
+// Crowded returns why the client would collect ended allocations when it gets another one; "" if it
 // would not.
-func (d Disk) crowded() string {
+func (d Disk) Crowded() string {
 	if d.Allocs < d.Limits.Allocs {
 		return ""
 	}
@@ -79,9 +85,9 @@ func (m *mover) keeps(ctx context.Context) error {
 		if shared(group) {
 			continue // on another disk
 		}
-		why := d.collects(more)
+		why := d.Collects(more)
 		if why == "" && node == m.from {
-			why = d.crowded()
+			why = d.Crowded()
 		}
 		if why != "" {
 			refused.Target = node == m.to && len(refused.Reasons) == 0
@@ -110,7 +116,7 @@ func (a API) Disk(ctx context.Context, node *api.Node) (Disk, error) {
 	}
 	d := Disk{Used: s.Used, Free: s.Available, Inodes: s.InodesUsedPercent}
 	if d.Limits, d.Allocs, d.Assumed = a.limits(ctx, node); d.Assumed != nil {
-		d.Limits, d.Allocs = defaultGCLimits, 0
+		d.Limits, d.Allocs = DefaultGCLimits, 0
 	}
 	return d, nil
 }
@@ -118,7 +124,7 @@ func (a API) Disk(ctx context.Context, node *api.Node) (Disk, error) {
 // limits asks a node's agent, which answers for itself only, and needs agent:read.
 func (a API) limits(ctx context.Context, node *api.Node) (l GCLimits, allocs int, err error) {
 	if a.Agent == nil {
-		return l, 0, fmt.Errorf("its agent is not asked")
+		return l, 0, errors.New("its agent is not asked")
 	}
 	client, err := a.Agent(node)
 	if err != nil {

@@ -917,7 +917,7 @@ func (p *process) Reach(ctx context.Context, node string) error {
 func (p *process) Disk(ctx context.Context, node *api.Node) (d Disk, err error) {
 	err = p.agent(ctx, node.ID, func() error {
 		p.disks[node.ID] = time.Now()
-		d = Disk{Used: 50 << 30, Free: 50 << 30, Limits: defaultGCLimits}
+		d = Disk{Used: 50 << 30, Free: 50 << 30, Limits: DefaultGCLimits}
 		if !p.filled[node.ID].IsZero() {
 			d.Used = 1000 << 30
 		}

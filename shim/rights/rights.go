@@ -25,6 +25,7 @@ import (
 type Policy struct {
 	Namespaces []Namespace
 	Node       *struct{ Policy string }
+	Agent      *struct{ Policy string }
 }
 
 // Namespace is what a policy grants in namespaces matching Name.
@@ -52,7 +53,8 @@ type Needs struct {
 type Missing struct {
 	// Fatal are those without which the shim cannot work.
 	Fatal []string
-	// Partly are those without which it cannot move the jobs of some namespaces.
+	// Partly are those without which it cannot move the jobs of some namespaces, or read the limits of
+	// a node's garbage collection.
 	Partly []string
 }
 
@@ -66,9 +68,13 @@ var (
 // Find returns the needs that the policies do not grant.
 func Find(policies []Policy, needs Needs) Missing {
 	var m Missing
-	if !slices.ContainsFunc(policies, func(p Policy) bool {
-		return p.Node != nil && (p.Node.Policy == "read" || p.Node.Policy == "write")
-	}) {
+	reads := func(of func(Policy) *struct{ Policy string }) bool {
+		return slices.ContainsFunc(policies, func(p Policy) bool {
+			r := of(p)
+			return r != nil && (r.Policy == "read" || r.Policy == "write")
+		})
+	}
+	if !reads(func(p Policy) *struct{ Policy string } { return p.Node }) {
 		m.Fatal = append(m.Fatal, "node: read")
 	}
 	movable := 0
@@ -83,6 +89,9 @@ func Find(policies []Policy, needs Needs) Missing {
 	}
 	if movable == 0 {
 		m.Fatal, m.Partly = append(m.Fatal, m.Partly...), nil
+	}
+	if !reads(func(p Policy) *struct{ Policy string } { return p.Agent }) {
+		m.Partly = append(m.Partly, "agent: read")
 	}
 	for _, v := range []struct {
 		path  string

@@ -37,7 +37,7 @@ func TestShipped(t *testing.T) {
 
 // enough is jobspecs/acl/shim.hcl as Nomad parses it.
 const enough = `{"Namespaces": [{"Name": "*", "Capabilities": ["list-jobs", "read-job", "plan-job", "register-job", "alloc-lifecycle", "read-fs"],
-	"Variables": {"Paths": [{"PathSpec": "ebbtide/shim/*", "Capabilities": ["list", "read", "write", "destroy"]}]}}], "Node": {"Policy": "read"}}`
+	"Variables": {"Paths": [{"PathSpec": "ebbtide/shim/*", "Capabilities": ["list", "read", "write", "destroy"]}]}}], "Node": {"Policy": "read"}, "Agent": {"Policy": "read"}}`
 
 func find(t *testing.T, namespaces []string, texts ...string) Missing {
 	t.Helper()
@@ -55,7 +55,7 @@ func TestFind(t *testing.T) {
 	must.Eq(t, Missing{}, find(t, both, enough))
 
 	// Without any policy, each right is named.
-	must.Eq(t, Missing{Fatal: []string{
+	must.Eq(t, Missing{Partly: []string{`agent: read`}, Fatal: []string{
 		`node: read`,
 		`namespace "default": list-jobs`, `namespace "default": read-job`,
 		`namespace "default": plan-job`, `namespace "default": register-job`, `namespace "default": alloc-lifecycle`, `namespace "default": read-fs`,
