@@ -40,8 +40,9 @@ type chaos struct {
 	command string // ebbtide
 	server  *harness.Agent
 	clients []*harness.Agent
-	witness string // directory of the witnesses
-	shim    string // its configuration
+	full    *harness.Agent // a client that collects ended allocations at once; nothing breaks it
+	witness string         // directory of the witnesses
+	shim    string         // its configuration
 
 	mu     sync.Mutex
 	shims  []*harness.Process
@@ -77,6 +78,7 @@ job %q {
       delay_function = "constant"
       unlimited      = true
     }
+    %s
     volume "witness" {
       type   = "host"
       source = "witness"
@@ -91,6 +93,7 @@ job %q {
         command = "/bin/sh"
         args    = ["-c", <<-EOS
           d=$NOMAD_ALLOC_DIR/data; w=/witness/$NOMAD_JOB_ID; a=$NOMAD_ALLOC_ID; n=0
+          [ $NOMAD_ALLOC_INDEX = 0 ] || w=/witness/more # of a job that is scaled
           [ -e $d/ckpt ] && read n < $d/ckpt
           echo START $a $n >> $w
           trap 'sleep 0.5; echo $n > $d/tmp; mv $d/tmp $d/ckpt; echo SAVED $a $n >> $w' USR1
@@ -169,13 +172,17 @@ func (c *chaos) build(ctx context.Context) (err error) {
 	if c.server, err = c.h.StartAgent(ctx, harness.AgentConfig{Name: "server", ServerOnly: true, LogLevel: "INFO"}); err != nil {
 		return err
 	}
-	for _, name := range []string{"a", "b", "c"} {
+	for _, name := range []string{"a", "b", "c", "full"} {
+		// A restarted client garbage-collects beyond 50 allocations, including those whose disk is to
+		// be migrated.
+		limits := "gc_max_allocs = 10000\ngc_disk_usage_threshold = 99"
+		if name == "full" {
+			limits = "gc_disk_usage_threshold = 0.01"
+		}
 		a, err := c.h.StartAgent(ctx, harness.AgentConfig{
 			Name: name, Join: c.server, PluginName: "ebbtide-driver", Plugin: `engine = "exec"`, LogLevel: "INFO",
 			HostVolumes: map[string]string{"witness": c.witness},
-			// A restarted client garbage-collects beyond 50 allocations, including those whose disk
-			// is to be migrated.
-			ClientHCL: "gc_max_allocs = 10000",
+			ClientHCL:   limits,
 		})
 		if err != nil {
 			return err
@@ -183,14 +190,22 @@ func (c *chaos) build(ctx context.Context) (err error) {
 		if _, err := a.WaitDriver(ctx, "ebbtide", true); err != nil {
 			return err
 		}
-		c.clients = append(c.clients, a)
+		if name == "full" {
+			c.full = a
+		} else {
+			c.clients = append(c.clients, a)
+		}
 	}
 	for i := range c.jobs {
 		steps := -1
 		if i%3 == 0 {
 			steps = int(60 * c.minutes * 5 * float64(i+1) / float64(c.jobs)) // five per second
 		}
-		if _, err := c.server.Run(ctx, fmt.Sprintf(hcl, job(i), steps)); err != nil {
+		more := ""
+		if i%6 == 5 {
+			more = "disconnect {\n lost_after = \"1h\"\n replace = false\n}" // never moved
+		}
+		if _, err := c.server.Run(ctx, fmt.Sprintf(hcl, job(i), more, steps)); err != nil {
 			return err
 		}
 	}
@@ -284,7 +299,8 @@ func (c *chaos) move(ctx context.Context, random *rand.Rand) error {
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	alloc, to := all[random.IntN(len(all))], c.clients[random.IntN(len(c.clients))]
+	targets := append(slices.Clone(c.clients), c.full)
+	alloc, to := all[random.IntN(len(all))], targets[random.IntN(len(targets))]
 	if to.NodeID() == alloc.NodeID {
 		return nil
 	}
@@ -376,6 +392,7 @@ var breakages = []breakage{
 	}},
 	{"allocation stopped", func(c *chaos, ctx context.Context, random *rand.Rand) error {
 		all, err := c.running(ctx)
+		all = slices.DeleteFunc(all, func(s *api.AllocationListStub) bool { return s.NodeID == c.full.NodeID() }) // Nomad loses its disk
 		if err != nil || len(all) == 0 {
 			return err
 		}
@@ -384,6 +401,28 @@ var breakages = []breakage{
 			return err
 		}
 		return c.settled(ctx, func(s *api.AllocationListStub) bool { return s.ID == alloc.ID })
+	}},
+	// Not to none, since what starts then has no disk; and no job that may complete meanwhile.
+	{"job scaled", func(c *chaos, ctx context.Context, random *rand.Rand) error {
+		i := random.IntN(c.jobs)
+		if i%3 == 0 {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		w := (&api.WriteOptions{}).WithContext(ctx)
+		for _, count := range []int{2, 1} {
+			// A move that registers the job at the same time is in the way.
+			err := harness.Poll(ctx, "the job is scaled", func(context.Context) error {
+				_, _, err := c.server.API.Jobs().Scale(job(i), "train", &count, "", false, nil, w)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			time.Sleep(time.Duration(500+random.IntN(4000)) * time.Millisecond)
+		}
+		return nil
 	}},
 }
 

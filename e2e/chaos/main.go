@@ -3,8 +3,9 @@
 
 // Command chaos injects random failures into a real Nomad while jobs are moved, and checks the
 // jobs: a server, three clients and two shims are killed, stopped and suspended, plugins and
-// `ebbtide move` killed, nodes drained and allocations stopped, one failure at a time, during
-// several moves. Jobs keep records that Nomad does not manage (witness.go). It needs root, cgroups
+// `ebbtide move` killed, nodes drained, allocations stopped and jobs scaled, one failure at a time,
+// during several moves. A fourth client's disk counts as full, and some jobs have a disconnect block:
+// neither may take part in a move. Jobs keep records that Nomad does not manage (witness.go). It needs root, cgroups
 // and busybox, and leaves nothing behind.
 //
 //	go run ./e2e/chaos -seed 1 -minutes 5

@@ -42,7 +42,7 @@ func (c *chaos) report(left []string) (*report, error) {
 		}
 	}
 	r.table = result.Table{
-		Title:  fmt.Sprintf("Chaos, seed %d, %v minutes, %d jobs on three clients", c.seed, c.minutes, c.jobs),
+		Title:  fmt.Sprintf("Chaos, seed %d, %v minutes, %d jobs on four clients", c.seed, c.minutes, c.jobs),
 		Header: []string{"", ""},
 	}
 	row := func(name string, n int) { r.table.Rows = append(r.table.Rows, []string{name, fmt.Sprint(n)}) }
