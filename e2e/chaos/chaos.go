@@ -173,9 +173,7 @@ func (c *chaos) build(ctx context.Context) (err error) {
 		return err
 	}
 	for _, name := range []string{"a", "b", "c", "full"} {
-		// A restarted client garbage-collects beyond 50 allocations, including those whose disk is to
-		// be migrated.
-		limits := "gc_max_allocs = 10000\ngc_disk_usage_threshold = 99"
+		limits := "gc_disk_usage_threshold = 99"
 		if name == "full" {
 			limits = "gc_disk_usage_threshold = 0.01"
 		}

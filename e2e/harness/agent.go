@@ -165,6 +165,8 @@ client {
   state_dir         = {{ printf "%q" .State }}
   alloc_mounts_dir  = {{ printf "%q" .Mounts }}
   {{ if not .Cfg.ConfigDir }}max_kill_timeout = {{ printf "%q" .MaxKill }}{{ end }}
+  # Beyond it, 50 by default, moves are refused: long tests have more.
+  gc_max_allocs     = 10000
   min_dynamic_port  = {{ .MinPort }}
   max_dynamic_port  = {{ .MaxPort }}
   # Where the agent's host has no cloud, each of these waits for one.

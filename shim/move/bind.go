@@ -299,8 +299,8 @@ func adoptAsRunning(ctx context.Context, nomad Nomad, job *document.Job, group s
 // has evaluated the job's new version would be run again. over means that the tasks have
 // completed. The freeze is nil if there was nothing to freeze.
 func freezeBriefly(ctx context.Context, nomad Nomad, job *document.Job, group string) (f *freeze, over bool, err error) {
-	if text(job.Type) != api.JobTypeBatch {
-		return nil, false, nil
+	if g := job.LookupTaskGroup(group); text(job.Type) != api.JobTypeBatch || g == nil || g.Count != nil && *g.Count != 1 {
+		return nil, false, nil // a user has scaled it: Nomad has run again what had completed
 	}
 	stubs, err := nomad.Allocations(ctx, *job.Namespace, *job.ID)
 	if err != nil {

@@ -148,7 +148,7 @@ type modelAlloc struct {
 	left, taken     bool
 	collected       bool      // as garbage
 	userStopped     time.Time // when a user asked for its stop
-	cut             bool      // ran while its node was away; Nomad may have replaced it
+	cut             bool      // ran while its node was disconnected; Nomad may have replaced it
 }
 
 func (a *modelAlloc) started() bool { return a.restored != nil }
@@ -278,8 +278,8 @@ func (m *model) checkResumed(a *modelAlloc) {
 	}
 }
 
-// checkSingle records two copies that compute at once. Nomad replaces a copy whose node is away, which
-// runs on there.
+// checkSingle records two copies that compute at once. A copy on a disconnected node keeps running
+// although Nomad has replaced it.
 func (m *model) checkSingle() {
 	for slot := range 2 {
 		var computing []string
@@ -619,7 +619,7 @@ func (m *model) inject(e event) {
 			edit = func(root map[string]any) { group(root)["Count"] = int(e.Kind[len(e.Kind)-1] - '0') }
 		}
 		m.commit(documenttest.Change(m.job, edit))
-		m.user, m.wanted = documenttest.Change(m.user, edit), m.wanted+1
+		m.user, m.wanted = documenttest.Change(m.user, edit), m.wanted+2 // and one for the unbinding
 	case "server":
 		m.unreachable["server"] = time.Now().Add(e.For)
 	}
