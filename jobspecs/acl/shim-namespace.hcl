@@ -30,3 +30,7 @@ namespace "default" {
 node {
   policy = "read"
 }
+
+agent {
+  policy = "read"
+}
