@@ -157,7 +157,7 @@ const (
 	stepTime  = 100 * time.Millisecond
 	ckpt      = "/alloc/data/c"
 	heartbeat = 20 * time.Second
-	lostAfter = 10 * time.Minute
+	lostAfter = 2 * time.Minute
 )
 
 func faultFree() schedule {
