@@ -54,7 +54,7 @@ func (d Disk) Collects(more uint64) string {
 }
 
 // Crowded returns why the client would collect ended allocations when it gets another one; "" if it
-// would not.
+// would not. It then collects all of them: it counts those that it is deleting.
 func (d Disk) Crowded() string {
 	if d.Allocs < d.Limits.Allocs {
 		return ""
