@@ -71,7 +71,7 @@ $(BIN)/gotestsum: tools/go.mod
 unit: $(BIN)/gotestsum ## unit tests with the race detector, fuzz seeds, and the coverage of policies and estimators
 	@echo "unit: 8 minutes on two cores, 15 the first time"
 	@mkdir -p out
-	@$(BIN)/gotestsum --format standard-quiet --hide-summary skipped --jsonfile out/unit.json -- -race ./... 2>&1 | \
+	@$(BIN)/gotestsum --format standard-quiet --hide-summary skipped --jsonfile out/unit.json -- -race -timeout 30m ./... 2>&1 | \
 		tools/progress unit "$$($(GO) list ./... | wc -l)" packages '^(ok|\?) '
 	@$(GO) test -cover ./driver/policy/... ./driver/growth ./device/fairshare | awk '{ print } \
 		match($$0, /coverage: [0-9.]+%/) { if (substr($$0, RSTART + 10) + 0 < 95) bad = bad " " $$2 } \
@@ -161,7 +161,7 @@ lint: $(BIN)/misspell ## formatting, go vet, staticcheck; spelling, phrases, lin
 	GOFLAGS= $(GO) build -C tools -o ../$(BIN)/staticcheck honnef.co/go/tools/cmd/staticcheck
 	$(BIN)/staticcheck -tags e2e ./...
 	$(BIN)/misspell -error -i wrok $$(git ls-files '*.go' '*.c' '*.h' '*.hcl' '*.svg' '*.js' '*.sh')
-	$(BIN)/misspell -error -locale UK -i minimize,color $$(git ls-files '*.md')
+	$(BIN)/misspell -error -locale UK -i minimize,color,initialize $$(git ls-files '*.md')
 	$(GO) test ./internal/pages
 
 $(BIN)/misspell: tools/go.mod
