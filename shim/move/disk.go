@@ -92,7 +92,7 @@ func (m *mover) keeps(ctx context.Context) error {
 		if why != "" {
 			refused.Target = node == m.to && len(refused.Reasons) == 0
 			refused.Reasons = append(refused.Reasons, fmt.Sprintf("node %s would delete the checkpoint with the ended allocation: %s; free space there, or save to a volume that is the same on every node (checkpoint { shared = true })", node.Name, why))
-		} else if d.Assumed != nil {
+		} else if d.Assumed != nil && m.result.Phase == PhaseCheck { // once
 			m.opts.Report(m.result.Phase, fmt.Sprintf("node %s: Nomad's default limits of garbage collection are assumed: %v", node.Name, d.Assumed))
 		}
 	}
