@@ -113,7 +113,7 @@ func (r *reasons) explainJobs(c config.Config, keys []cluster.JobKey) {
 	}
 	for _, key := range keys {
 		j := r.cluster.state.Jobs[key]
-		if j == nil || len(j.Migrates) == 0 || j.Stopped || j.Dead || j.Held || r.cluster.busy[key] || r.cluster.foreign[key] {
+		if j == nil || len(j.Migrates) == 0 || j.Stopped || j.Dead || j.Held || r.cluster.busy[key] || r.cluster.unreadable[key] {
 			continue
 		}
 		why := immovable(j)

@@ -22,29 +22,24 @@ const maxGrowth = 1e100
 // count in the decisions about all others.
 func checkNode(pool float64, n status.Node) error {
 	var errs fields.Errors
-	within := func(path string, v, low, high float64) {
-		if !fields.Within(v, low, high) {
-			errs.Add(path, "must be ≥ %v and ≤ %v, got %v", low, high, v)
-		}
-	}
 	counts := func(name string, all map[string]int) (sum int) {
 		for _, k := range slices.Sorted(maps.Keys(all)) {
-			within(fields.Member(name, k), float64(all[k]), 0, relocate.MaxTasks)
+			errs.Bound(fields.Member(name, k), float64(all[k]), 0, relocate.MaxTasks)
 			sum += all[k]
 		}
 		return sum
 	}
-	within("pool_cores", pool, relocate.MinCores, relocate.MaxCores)
-	within("tasks", float64(n.Tasks), 0, relocate.MaxTasks)
+	errs.Bound("pool_cores", pool, relocate.MinCores, relocate.MaxCores)
+	errs.Bound("tasks", float64(n.Tasks), 0, relocate.MaxTasks)
 	training := counts("counts", n.Counts)
 	counts("specon", n.SpeCon)
-	within("sized", float64(n.Sized), 0, float64(training))
+	errs.Bound("sized", float64(n.Sized), 0, float64(training))
 	if n.RemainingCPUS.Known() {
-		within("remaining_cpu_s", float64(n.RemainingCPUS), 0, relocate.MaxCPUS)
+		errs.Bound("remaining_cpu_s", float64(n.RemainingCPUS), 0, relocate.MaxCPUS)
 	}
 	for _, k := range slices.Sorted(maps.Keys(n.GrowthSum)) {
 		if g := n.GrowthSum[k]; g.Known() {
-			within(fields.Member("growth_sum", k), float64(g), 0, maxGrowth)
+			errs.Bound(fields.Member("growth_sum", k), float64(g), 0, maxGrowth)
 		}
 	}
 	return errs.Err()

@@ -263,7 +263,7 @@ func holdExpired(c config.Config, err error) placement.Output {
 func (p *placer) heldJobs() (heldJobs []*cluster.Job) {
 	for key, j := range p.state.Jobs {
 		switch {
-		case j.Stopped || p.busy[key] || p.foreign[key] || !j.Held:
+		case j.Stopped || p.busy[key] || p.unreadable[key] || !j.Held:
 		case j.Template || j.Child:
 			p.explain(key, "it is held indefinitely: the shim cannot release periodic or parameterized jobs and their children; remove the constraint "+cluster.Hold)
 		default:

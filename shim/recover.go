@@ -63,14 +63,14 @@ func (r *recovery) recover() {
 
 // skip reports the records that cannot be read, and leaves their jobs alone.
 func (r *recovery) skip(all []move.Unreadable, bound map[cluster.JobKey]string) {
-	clear(r.foreign)
+	clear(r.unreadable)
 	for _, u := range all {
 		if !slices.Contains(r.skipped, u) {
 			r.log.Warn("skipping the record of a move", "variable", u.Path, "job", u.Job, "namespace", u.Namespace, "error", u.Why)
 		}
 		if u.Job != "" {
 			key := cluster.JobKey{Namespace: u.Namespace, ID: u.Job}
-			r.foreign[key] = true
+			r.unreadable[key] = true
 			delete(bound, key)
 			r.explain(key, "left alone: the record of its move cannot be read: "+u.String())
 		}

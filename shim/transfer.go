@@ -24,17 +24,17 @@ import (
 
 // transfers tracks the jobs that this process is moving or releasing.
 type transfers struct {
-	gate     *actuator.Gate
-	busy     map[cluster.JobKey]bool // jobs being moved, recovered or released
-	inbound  map[string]int          // being moved to the node, by node
-	rejected map[cluster.JobKey]map[string]time.Time
-	foreign  map[cluster.JobKey]bool // jobs with a record that cannot be read
+	gate       *actuator.Gate
+	busy       map[cluster.JobKey]bool // jobs being moved, recovered or released
+	inbound    map[string]int          // being moved to the node, by node
+	rejected   map[cluster.JobKey]map[string]time.Time
+	unreadable map[cluster.JobKey]bool // jobs with a record that cannot be read
 }
 
 func newTransfers(limits config.Limits) *transfers {
 	return &transfers{
 		gate: actuator.NewGate(limits), busy: make(map[cluster.JobKey]bool), inbound: make(map[string]int),
-		rejected: make(map[cluster.JobKey]map[string]time.Time), foreign: make(map[cluster.JobKey]bool),
+		rejected: make(map[cluster.JobKey]map[string]time.Time), unreadable: make(map[cluster.JobKey]bool),
 	}
 }
 

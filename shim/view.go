@@ -24,7 +24,7 @@ type view struct {
 // group returns an allocation's group if the policy may move it.
 func (v *view) group(a *cluster.Alloc, policy string) (cluster.Group, bool) {
 	j := v.state.Jobs[a.Job]
-	if j == nil || j.Stopped || j.Template || j.Child || !a.Running || a.Stopping || v.foreign[a.Job] {
+	if j == nil || j.Stopped || j.Template || j.Child || !a.Running || a.Stopping || v.unreadable[a.Job] {
 		return cluster.Group{}, false
 	}
 	g, ok := j.Groups[a.Group]

@@ -53,6 +53,13 @@ func (es *Errors) Add(path, format string, args ...any) {
 	*es = append(*es, Error{Path: path, Problem: fmt.Sprintf(format, args...)})
 }
 
+// Bound adds an error unless v is from low to high.
+func (es *Errors) Bound(path string, v, low, high float64) {
+	if !Within(v, low, high) {
+		es.Add(path, "must be ≥ %v and ≤ %v, got %v", low, high, v)
+	}
+}
+
 // Err returns the errors, or nil if there are none: an empty Errors must not become a
 // non-nil error.
 func (es Errors) Err() error {

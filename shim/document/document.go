@@ -183,7 +183,7 @@ func Same(a, b *Job, own Own) (bool, error) {
 	return len(paths) == 0, err
 }
 
-// serverFields are set by the server.
+// What the server sets, in a job and in a scaling block.
 var (
 	serverFields = []string{
 		"CreateIndex", "JobModifyIndex", "ModifyIndex", "NomadTokenID", "Stable", "Status", "StatusDescription", "SubmitTime", "Version", "VersionTag",

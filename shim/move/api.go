@@ -81,12 +81,18 @@ const reachTimeout = 10 * time.Second
 
 // Reach implements Nomad: any answer of the agent will do.
 func (a API) Reach(ctx context.Context, node string) error {
+	_, err := a.stats(ctx, node)
+	return err
+}
+
+func (a API) stats(ctx context.Context, node string) (*api.HostStats, error) {
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
-	if _, err := a.Client.Nodes().Stats(node, query(ctx, "")); err != nil {
-		return fmt.Errorf("reaching node %s: %w", short(node), err)
+	stats, err := a.Client.Nodes().Stats(node, query(ctx, ""))
+	if err != nil {
+		return nil, fmt.Errorf("reaching node %s: %w", short(node), err)
 	}
-	return nil
+	return stats, nil
 }
 
 func (a API) Plan(ctx context.Context, job *document.Job) (*api.JobPlanResponse, error) {

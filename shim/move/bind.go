@@ -248,18 +248,11 @@ func unbindFrozen(ctx context.Context, nomad Nomad, namespace, id, group string,
 			return err
 		}
 		plan, err := nomad.Plan(ctx, job)
+		if err == nil {
+			err = stopsNothing(plan, group)
+		}
 		if err != nil && !errors.Is(err, ErrNoPlan) {
 			return err
-		}
-		if err == nil {
-			if err := foreign(plan); err != nil {
-				return err
-			}
-		}
-		if err == nil && plan.Annotations != nil {
-			if d := plan.Annotations.DesiredTGUpdates[group]; d != nil && d.DestructiveUpdate+d.Migrate+d.Stop > 0 {
-				return fmt.Errorf("%w: the plan has %d destructive updates, %d migrations, %d stops", errDestructive, d.DestructiveUpdate, d.Migrate, d.Stop)
-			}
 		}
 		within, cancel := still.within(ctx)
 		defer cancel()
@@ -271,6 +264,25 @@ func unbindFrozen(ctx context.Context, nomad Nomad, namespace, id, group string,
 	}
 	_, err = waitEvaluated(ctx, nomad, poll, namespace, id, group, index)
 	return err
+}
+
+// stopsNothing checks a plan for unbinding the group.
+func stopsNothing(plan *api.JobPlanResponse, group string) error {
+	if err := foreign(plan); err != nil {
+		return err
+	}
+	if d := updates(plan, group); d.DestructiveUpdate+d.Migrate+d.Stop > 0 {
+		return fmt.Errorf("%w: the plan has %d destructive updates, %d migrations, %d stops", errDestructive, d.DestructiveUpdate, d.Migrate, d.Stop)
+	}
+	return nil
+}
+
+// updates returns what a plan does to the group's allocations.
+func updates(plan *api.JobPlanResponse, group string) api.DesiredUpdates {
+	if a := plan.Annotations; a != nil && a.DesiredTGUpdates[group] != nil {
+		return *a.DesiredTGUpdates[group]
+	}
+	return api.DesiredUpdates{}
 }
 
 // adoptAsRunning returns the running allocation's metaAdopt, as Nomad replaces an allocation

@@ -104,11 +104,11 @@ func (m *mover) keeps(ctx context.Context) error {
 
 // Disk implements Nomad. The servers know the disk's use, but only a client's own agent its limits.
 func (a API) Disk(ctx context.Context, node *api.Node) (Disk, error) {
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout) // for both requests
 	defer cancel()
-	stats, err := a.Client.Nodes().Stats(node.ID, query(ctx, ""))
+	stats, err := a.stats(ctx, node.ID)
 	if err != nil {
-		return Disk{}, fmt.Errorf("reaching node %s: %w", short(node.ID), err)
+		return Disk{}, err
 	}
 	s := stats.AllocDirStats
 	if s == nil || s.Size == 0 {

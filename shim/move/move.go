@@ -361,10 +361,8 @@ func planned(ctx context.Context, nomad Nomad, job *document.Job, group, node st
 	if err != nil {
 		return nil, err
 	}
-	if plan.Annotations != nil {
-		if d := plan.Annotations.DesiredTGUpdates[group]; d != nil && d.InPlaceUpdate > 0 {
-			return nil, errInPlace
-		}
+	if updates(plan, group).InPlaceUpdate > 0 {
+		return nil, errInPlace
 	}
 	return plan.FailedTGAllocs[group], foreign(plan)
 }

@@ -21,7 +21,6 @@ type history []*document.Job
 // others.
 func (h *history) register(change func(root map[string]any)) {
 	*h = slices.Insert(*h, 0, documenttest.Change((*h)[0], func(root map[string]any) {
-		delete(root, "VersionTag")
 		change(root)
 		root["Version"] = *(*h)[0].Version + 1
 	}))

@@ -69,19 +69,14 @@ const (
 // Validate returns all errors as a fields.Errors, by JSON path.
 func (in Input) Validate() error {
 	var errs fields.Errors
-	within := func(path string, v, low, high float64) {
-		if !fields.Within(v, low, high) {
-			errs.Add(path, "must be ≥ %v and ≤ %v, got %v", low, high, v)
-		}
-	}
 	nodes := fields.IDs{List: "nodes"}
 	for i, n := range in.Nodes {
 		at := func(name string) string { return fields.Member(fields.Index("nodes", i), name) }
 		nodes.Check(&errs, i, n.ID)
-		within(at("pool_cores"), n.PoolCores, MinCores, MaxCores)
-		within(at("remaining_cpu_s"), n.LeftCPUS, 0, MaxCPUS)
-		within(at("known"), float64(n.Known), 0, MaxTasks)
-		within(at("unknown"), float64(n.Unknown), 0, MaxTasks)
+		errs.Bound(at("pool_cores"), n.PoolCores, MinCores, MaxCores)
+		errs.Bound(at("remaining_cpu_s"), n.LeftCPUS, 0, MaxCPUS)
+		errs.Bound(at("known"), float64(n.Known), 0, MaxTasks)
+		errs.Bound(at("unknown"), float64(n.Unknown), 0, MaxTasks)
 	}
 	is := func(id string) bool { return slices.ContainsFunc(in.Nodes, func(n Node) bool { return n.ID == id }) }
 	tasks := fields.IDs{List: "tasks"}
@@ -91,16 +86,16 @@ func (in Input) Validate() error {
 		if !is(t.Node) {
 			errs.Add(at("node"), "must be the id of one of nodes, got %q", t.Node)
 		}
-		within(at("remaining_cpu_s"), t.LeftCPUS, 0, MaxCPUS)
+		errs.Bound(at("remaining_cpu_s"), t.LeftCPUS, 0, MaxCPUS)
 		if t.InS != nil {
-			within(at("finish_in_s"), *t.InS, 0, MaxS)
+			errs.Bound(at("finish_in_s"), *t.InS, 0, MaxS)
 		}
 		if t.CapCores != 0 {
-			within(at("cap_cores"), t.CapCores, MinCores, MaxCores)
+			errs.Bound(at("cap_cores"), t.CapCores, MinCores, MaxCores)
 		}
-		within(at("cost_s"), t.CostS, 0, MaxS)
+		errs.Bound(at("cost_s"), t.CostS, 0, MaxS)
 	}
-	within("params.cost_s", in.Params.CostS, 0, MaxS)
+	errs.Bound("params.cost_s", in.Params.CostS, 0, MaxS)
 	if m := in.Params.Margin; !(m >= 0 && m < 1) {
 		errs.Add("params.margin", "must be ≥ 0 and < 1, got %v", m)
 	}

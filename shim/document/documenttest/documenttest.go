@@ -5,7 +5,6 @@
 package documenttest
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -27,18 +26,12 @@ func Parse(text []byte) *document.Job {
 
 // Change returns the job as a server would give it after a change to its JSON.
 func Change(j *document.Job, change func(root map[string]any)) *document.Job {
-	text, err := json.Marshal(j)
+	changed, err := j.With(func(root map[string]any) error { change(root); return nil })
 	if err != nil {
 		panic(err)
 	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	var root map[string]any
-	if err := d.Decode(&root); err != nil {
-		panic(err)
-	}
-	change(root)
-	if text, err = json.Marshal(root); err != nil {
+	text, err := json.Marshal(changed)
+	if err != nil {
 		panic(err)
 	}
 	return Parse(text)
