@@ -747,6 +747,25 @@ func TestCgroupThatComesLate(t *testing.T) {
 	})(t)
 }
 
+// A recovered task whose cgroup is not found yet keeps its figures: a counter does not return to 0.
+func TestRecoveredCgroupThatComesLate(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f := n.task("late")
+		n.start(f)
+		n.seconds(10, behaviour{f: learner(0.1, 0.5, 0)})
+		before := f.shown(t)
+		must.Positive(t, before.CPUSeconds)
+		f.Locate = func(context.Context) (Cgroup, error) { return nil, errors.New("not yet") }
+		n.restart(nil, f)
+		n.seconds(5, behaviour{f: learner(0.1, 0.5, 0)})
+		st := f.shown(t)
+		must.Greater(t, before.Reports, st.Reports)
+		must.Eq(t, before.CPUSeconds, st.CPUSeconds)
+		must.NotNil(t, n.c.find(f.ID).restored)
+	})(t)
+}
+
 func TestRemovedWhileLookedFor(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)

@@ -38,6 +38,9 @@ type resume struct {
 	SpeCon   specon.Category `json:"specon"`
 	Sorted   time.Time       `json:"sorted"` // start of that category
 
+	// Usage is shown until the task's cgroup is found again: counters never decrease.
+	Usage limits.Usage `json:"usage"`
+
 	Began time.Time         `json:"began"`
 	Fair  policy.CPUSeconds `json:"fair"` // of the twin
 	Used  policy.CPUSeconds `json:"used"` // by the task at that time
@@ -64,7 +67,7 @@ func (t *task) state() []byte {
 		Run: t.ID, Offset: t.m.Offset, Base: t.base,
 		Decision: t.decision, Decided: t.decided, Since: t.since,
 		SpeCon: t.specon.category, Sorted: t.specon.since,
-		Began: t.began, Fair: t.fair.cpu, Used: t.fair.used, Most: t.fair.most, Over: t.fair.over, First: t.fair.first, Ended: t.gone,
+		Usage: t.usage, Began: t.began, Fair: t.fair.cpu, Used: t.fair.used, Most: t.fair.most, Over: t.fair.over, First: t.fair.first, Ended: t.gone,
 		Epoch: t.m.Epoch, Reports: t.m.Reports, Metric: t.m.Report.Metric, Goal: t.m.Goal,
 		Value: status.Number(t.m.Report.Value), Step: status.Number(t.m.Report.Step), Total: status.Number(t.m.Report.Total),
 		Curve: make([][5]status.Number, len(t.m.Curve)),
@@ -108,6 +111,7 @@ func (t *task) restore() measure.Resume {
 		return measure.Resume{Offset: r.Offset} // its logs continue in the same files
 	}
 	t.restored = &r
+	t.usage, t.counted.usage = r.Usage, r.Usage
 	t.began, t.fair = r.Began, fair{cpu: r.Fair, used: r.Used, most: r.Most, over: r.Over, first: r.First}
 	t.base, t.decision, t.decided, t.since = r.Base, r.Decision, r.Decided, r.Since
 	t.specon.category, t.specon.since = r.SpeCon, r.Sorted
