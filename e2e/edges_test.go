@@ -358,8 +358,14 @@ func TestEdges(t *testing.T) {
 		{"source", a, kill(a), restart(a)},
 		{"target", b, kill(b), restart(b)},
 		// Nomad has reattached to it at the restart; an allocation may then fail with "plugin is
-		// shut down" before it is created.
-		{"recovered plugin of the target", b, killPlugin(s.b), nothing},
+		// shut down" before it is created. Nomad may start it all the same, and then ignores its
+		// updates until the agent restarts.
+		{"recovered plugin of the target", b, killPlugin(s.b), func(t *testing.T) {
+			_, err := b.WaitDriver(deadline(t, startDeadline), s.b.driver, true)
+			must.NoError(t, err)
+			kill(b)(t)
+			restart(b)(t)
+		}},
 		{"server", nil, kill(s.server), restart(s.server)},
 		{"target for good", b, func(t *testing.T) { s.killMachine(t, s.b) }, nil},
 	} {
