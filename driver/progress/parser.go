@@ -12,18 +12,24 @@ import (
 	"time"
 )
 
-// Report is one value of the metric.
+// Report is one value of the metric or, without a metric (a step report), only a step.
 type Report struct {
 	Time   time.Time // when the line was read; zero from Parse
-	Metric string    // name as printed
-	Value  float64   // possibly NaN or ±Inf, if training diverges
+	Metric string    // name as printed; "" in a step report
+	Value  float64   // possibly NaN or ±Inf, if training diverges; NaN in a step report
 	Step   float64   // steps done; NaN = unknown
 	Total  float64   // total steps; NaN = unknown
 	LR     float64   // last printed learning rate; 0 = none
 	// PerEpoch is the number of steps per epoch; 0 = unknown, 1 = the step is an epoch.
 	PerEpoch float64
 	Line     int64 // number of the line, from 1; 0 from Parse
+	// Bar tells apart what counts in step reports: the words before the number, such as
+	// "Training"; "" for the nameless bar.
+	Bar string
 }
+
+// StepOnly reports whether the report has a step and no value.
+func (r Report) StepOnly() bool { return r.Metric == "" }
 
 // Thresholds for changing the series, in lines with any metric. A change restarts
 // growth, so it must be worth it.
