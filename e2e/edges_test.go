@@ -315,7 +315,8 @@ type victim struct {
 	revive func(t *testing.T) // run once the moves continue; if nil, once the jobs run
 }
 
-// TestEdges tests failures and user actions during moves.
+// TestEdges tests user actions during moves and the mover's failures, TestEdgesKilled failures of
+// the others.
 func TestEdges(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
@@ -336,6 +337,12 @@ func TestEdges(t *testing.T) {
 			test(t, m, newAPIProxy(t, s.server.Addr))
 		})
 	}
+	s.completedOnce(t)
+}
+
+func TestEdgesKilled(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
 	kill := func(a *harness.Agent) func(*testing.T) {
 		return func(t *testing.T) { must.NoError(t, a.Kill(deadline(t, stepDeadline))) }
 	}
