@@ -106,7 +106,7 @@ job %q {
         ]
         checkpoint {
           path  = "${NOMAD_ALLOC_DIR}/data/ckpt"
-          lease = "20s"
+          lease = "60s" # a mover stalls for up to 45 seconds, and only the lease protects its job
         }
       }
       kill_timeout = "5s"

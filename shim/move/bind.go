@@ -144,7 +144,9 @@ func (m *mover) fence(ctx context.Context, job *document.Job) error {
 	}
 	still, over, err := freezeBriefly(ctx, m.nomad, job, m.record().Group)
 	if err == nil && !over {
-		_, err = m.register(ctx, fenced)
+		within, cancel := still.within(ctx)
+		defer cancel()
+		_, err = m.register(within, fenced)
 	}
 	if still != nil {
 		still.stop() // restore takes over from here, or the lease ends

@@ -323,7 +323,9 @@ func (m *mover) rollBack(ctx context.Context) error {
 		if job, err = bind(job, r.Group, r.Source, r.ID, r.Alloc); err != nil {
 			return err
 		}
-		if index, err = m.register(ctx, job); err != nil {
+		within, cancel := still.within(ctx)
+		defer cancel()
+		if index, err = m.register(within, job); err != nil {
 			return err
 		}
 	}

@@ -724,7 +724,8 @@ type process struct {
 	disks      map[string]time.Time // when it read a node's disk
 	calls      int
 	registered bool
-	now        fault // for the current call
+	stalled    time.Time // no call ends before
+	now        fault     // for the current call
 	ctx        context.Context
 	kill       context.CancelFunc
 }
@@ -756,11 +757,14 @@ func (p *process) call(ctx context.Context, do func() error) error {
 	torn := &url.Error{Op: "Get", URL: "nomad", Err: io.ErrUnexpectedEOF}
 	took := 5 * time.Millisecond
 	p.mu.Lock()
-	for _, f := range p.faults {
+	for i, f := range p.faults {
 		if f.Kind == "stall" && f.Call == p.calls+1 {
-			took = f.Late
+			p.stalled = time.Now().Add(f.Late)
+			p.faults = slices.Delete(p.faults, i, i+1)
+			break
 		}
 	}
+	took = max(took, time.Until(p.stalled))
 	p.mu.Unlock()
 	select {
 	case <-time.After(took):

@@ -279,6 +279,19 @@ func TestMove_stalledWhileFrozen(t *testing.T) {
 	}
 }
 
+// A process that stalls while it rolls back does not register the job once the lease has ended: the
+// job may have completed, and would run again.
+func TestMove_stalledRollingBack(t *testing.T) {
+	for call := 24; call < 60; call++ {
+		for _, steps := range []int{30, 60, 100} {
+			runModel(t, func(s *schedule) {
+				s.EmptyDisk, s.Lease, s.Steps = 0, 5*time.Second, steps
+				s.Faults = []fault{{Call: call, Kind: "stall", Late: 15 * time.Second}}
+			})
+		}
+	}
+}
+
 // The second move of a job is refused and does not disturb the first.
 func TestMove_claimed(t *testing.T) {
 	for _, after := range []int{1, 400, 900} {
