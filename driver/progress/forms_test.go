@@ -41,7 +41,7 @@ import (
 const (
 	maxWrong     = 26    // samples with a wrong field
 	maxWrongStep = 14    // samples with a wrong step or total
-	minClear     = 0.548 // part of the clear samples that are read in full
+	minClear     = 0.556 // part of the clear samples that are read in full
 )
 
 const unknown = "-"
