@@ -165,6 +165,25 @@ func TestRun_fairFinish(t *testing.T) {
 	must.Between(t, 0.999, unknown["fsp"].Ratio.Max, 1.01)
 }
 
+// A wrong total changes what happens, a right one nothing.
+func TestRun_totals(t *testing.T) {
+	ends := func(totals string) (out []float64) {
+		for _, r := range batch(t, "node \"a\" { cores = 2 }\nworkload \"generated\" {\n jobs = 6\n"+totals+"}\n", 2, 1, "auto") {
+			for _, j := range r.Jobs {
+				out = append(out, *j.EndS)
+			}
+		}
+		return out
+	}
+	right := ends("")
+	must.Eq(t, right, ends(" totals = [1]\n"))
+	must.Eq(t, right, ends(" totals = [1, 1]\n"))
+	for _, wrong := range []string{"[5]", "[0.2]", "[1, 5]", "[1, 0.2]"} {
+		must.NotEq(t, right, ends(" totals = "+wrong+"\n"), must.Sprint(wrong))
+	}
+	must.NotEq(t, ends(" totals = [1, 5]\n"), ends(" totals = [5, 1]\n"))
+}
+
 // Weights and other options delay no job either, and a floor of 1 is fair sharing.
 func TestRun_options(t *testing.T) {
 	const text = "sizes = \"exact\"\nnode \"a\" { cores = 2 }\nworkload \"generated\" {\n jobs = 10\n weights = [1, 2, 4]\n}\n"

@@ -4,6 +4,7 @@
 package sim
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -267,7 +268,7 @@ func (t *task) look(now float64) {
 			break
 		}
 		taken++
-		f.work.Add(remaining.Point{CPU: r.cpu, Step: r.step, Total: float64(t.Steps)})
+		f.work.Add(remaining.Point{CPU: r.cpu, Step: r.step, Total: cmp.Or(t.Total, float64(t.Steps))})
 		if r.n > 0 {
 			value := r.value
 			f.value = &value

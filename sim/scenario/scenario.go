@@ -79,6 +79,7 @@ type Workload struct {
 	Reports  int       `hcl:"reports,optional"`
 	Noise    *float64  `hcl:"noise,optional"`
 	Targets  bool      `hcl:"targets,optional"`
+	Totals   []float64 `hcl:"totals,optional"`
 	List     int       `hcl:"list,optional"`
 }
 
@@ -331,6 +332,9 @@ func (s Scenario) validate() error {
 				errs.Add(fields.Index(path+".weights", i), "must be ≥ 0.01 and ≤ 100, got %v", x)
 			}
 		}
+		for i, x := range w.Totals {
+			positive(fields.Index(path+".totals", i), x)
+		}
 		count(path+".steps", w.Steps)
 		count(path+".reports", w.Reports)
 		least(path+".noise", *w.Noise)
@@ -370,7 +374,7 @@ func (s Scenario) Jobs(data fs.FS, seed uint64) ([]workload.Job, error) {
 		jobs, err := workload.Make(workload.Spec{
 			Source: w.Source, Jobs: w.Jobs, MedianCPUS: w.MedianS, Sigma: *w.Sigma, OverS: w.OverS, Spread: w.Spread, At: w.ArriveS,
 			Caps: w.CapCores, Weights: w.Weights, Asks: w.Asks, Steps: w.Steps, Reports: w.Reports, Noise: *w.Noise, Targets: w.Targets, List: w.List,
-			PoolCores: s.PoolCores(),
+			Totals: w.Totals, PoolCores: s.PoolCores(),
 		}, workload.Data{FS: data}, seed+uint64(i)<<32)
 		if err != nil {
 			return nil, err

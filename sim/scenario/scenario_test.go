@@ -64,6 +64,7 @@ func TestParse_errors(t *testing.T) {
 		{"arrivals", node + "workload \"generated\" {\n jobs = 3\n arrive_s = [1]\n}\n", "workload generated.arrive_s: must have a moment for each of 3 jobs, got 1"},
 		{"an arrival", node + "workload \"generated\" {\n jobs = 1\n arrive_s = [-1]\n}\n", "workload generated.arrive_s[0]: must be ≥ 0, got -1"},
 		{"a cap", node + "workload \"generated\" {\n jobs = 1\n cap_cores = [0]\n}\n", "workload generated.cap_cores[0]: must be > 0, got 0"},
+		{"a total", node + "workload \"generated\" {\n jobs = 1\n totals = [1, 0]\n}\n", "workload generated.totals[1]: must be > 0, got 0"},
 		{"sigma", node + "workload \"generated\" {\n jobs = 1\n sigma = 9\n}\n", "workload generated.sigma: must be ≤ 4, got 9"},
 		{"list", node + "workload \"adaptdl\" {\n jobs = 1\n list = 5\n}\n", "workload adaptdl.list: must be from 1 to 4, or 0 for one by the seed, got 5"},
 		{"service", node + "service \"a\" {\n objective_s = 0\n batch_cpu_s = 1\n for_s = 1\n}\n", "service a.objective_s: must be > 0, got 0"},

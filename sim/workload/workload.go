@@ -8,6 +8,7 @@ package workload
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 )
@@ -26,6 +27,7 @@ type Job struct {
 	// Of a training job: it counts Steps, and reports along Curve with noise of σ = Noise,
 	// relative to the curve's span.
 	Steps      int
+	Total      float64 // steps that it reports as its total; 0 for Steps
 	Curve      *Curve
 	Noise      float64
 	Acceptable *float64
@@ -71,6 +73,8 @@ type Spec struct {
 	Noise   float64 // σ, relative to the curve's span
 	Targets bool    // add an acceptable value and an objective
 	List    int     // AdaptDL's list, 1 to 4; 0 by seed
+	// Totals are the reported totals relative to Steps, in order of arrival, repeated; none for 1.
+	Totals []float64
 
 	PoolCores float64 // of all nodes
 }
@@ -101,6 +105,9 @@ func Make(s Spec, data Data, seed uint64) ([]Job, error) {
 			j.Weight = s.Weights[r.IntN(len(s.Weights))]
 		}
 		j.Steps, j.Noise = max(s.Steps, len(j.Curve.X)-1), s.Noise
+		if len(s.Totals) > 0 {
+			j.Total = max(math.Round(float64(j.Steps)*s.Totals[i%len(s.Totals)]), 1)
+		}
 		if s.Targets && j.Objective == nil {
 			c := j.Curve
 			acceptable, objective := c.At(c.Reach(0.9)), c.At(c.Reach(0.98))
