@@ -57,7 +57,13 @@ func (n *node) advance(s *simulation) {
 	if s.v.twin {
 		twin.Advance(n.twins, policy.Cores(n.forTwins()), dt)
 		for i, t := range n.tracked {
+			was := t.fair
 			t.fair = n.twins[i].FairCPUS
+			// A ghost stops at the CPU used, which may be rounded down.
+			if size := policy.CPUSeconds(t.WorkCPUS * (1 - 2*rounding)); was < size && size <= t.fair {
+				at := s.now - dt*float64((t.fair-size)/(t.fair-was))
+				t.m.TwinEndS = &at
+			}
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/twin"
 	"github.com/ebbtide/ebbtide/internal/fields"
 	"github.com/ebbtide/ebbtide/sim/metrics"
 	"github.com/ebbtide/ebbtide/sim/scenario"
@@ -252,6 +253,14 @@ func (s *simulation) fail(n *node) error {
 func (s *simulation) result(c Config) metrics.Run {
 	run := metrics.Run{
 		Scenario: s.sc.Name, Policy: s.v.Name, Seed: c.Seed, PoolCores: s.sc.PoolCores(), Jobs: make([]metrics.Job, len(s.tasks)),
+	}
+	for _, n := range s.nodes {
+		for i, t := range n.tracked {
+			if t.m.TwinEndS == nil && t.m.EndS != nil {
+				at := n.at + twin.Due(n.twins, i, policy.Cores(n.cores))
+				t.m.TwinEndS = &at
+			}
+		}
 	}
 	for i, t := range s.tasks {
 		run.Jobs[i] = t.m

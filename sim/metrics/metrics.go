@@ -37,6 +37,8 @@ type Job struct {
 	ArriveS float64  `json:"arrive_s"` // submission
 	StartS  *float64 `json:"start_s"`  // first run
 	EndS    *float64 `json:"end_s"`    // completion
+	// TwinEndS is when the job's twin, as the driver keeps it, has had the job's work. Simulated.
+	TwinEndS *float64 `json:"twin_end_s,omitempty"`
 
 	// Quality50S etc. are when the job reached 50, 90 and 95 % of its final quality, counted
 	// from its first report.
