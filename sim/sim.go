@@ -237,7 +237,7 @@ func (s *simulation) fail(n *node) error {
 	n.advance(s)
 	n.down = true
 	tasks := n.tasks
-	n.tasks, n.ghosts, n.asked, n.state = nil, nil, 0, nil
+	n.tasks, n.ghosts, n.twins, n.tracked, n.asked, n.state = nil, nil, nil, nil, 0, nil
 	s.schedule(n)
 	for _, t := range tasks {
 		t.fail(s.sc.Failures.CheckpointS)

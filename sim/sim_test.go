@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 	"pgregory.net/rapid"
 
+	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/sim/metrics"
 	"github.com/ebbtide/ebbtide/sim/scenario"
 )
@@ -281,6 +282,17 @@ func TestRun_failures(t *testing.T) {
 	}
 	must.Positive(t, count(cheap))
 	must.Zero(t, count(dear))
+}
+
+// A failed node's twins stop: its tasks continue elsewhere.
+func TestFail(t *testing.T) {
+	s := &simulation{sc: scenario.Scenario{Failures: &scenario.Failures{}}, v: Variant{twin: true}}
+	job := &task{}
+	n := &node{cores: 2, tasks: []*task{job}, tracked: []*task{job}, twins: []policy.Task{{Entitlement: 1}}}
+	must.NoError(t, s.fail(n))
+	s.now = 10
+	n.advance(s)
+	must.Zero(t, job.fair)
 }
 
 func TestFind_errors(t *testing.T) {
