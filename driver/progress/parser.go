@@ -63,12 +63,13 @@ type Parser struct {
 	group  struct{ value, step, total int }
 	search bool // the scanner does not read the metric's name as one name
 
-	found findings
-	table table
-	box   box
-	lr    float64
-	names []byte        // of nested dicts, valid for one line
-	path  [maxName]byte // of the enclosing dicts
+	found  findings
+	labels labels
+	table  table
+	box    box
+	lr     float64
+	names  []byte        // of nested dicts, valid for one line
+	path   [maxName]byte // of the enclosing dicts
 
 	series  []*series
 	current *series
@@ -87,7 +88,7 @@ type ParserStats struct {
 	Lines     int64 // parsed, without blank lines
 	Reports   int64 // with a report
 	Noise     int64 // without a metric
-	Other     int64 // with another metric only
+	Other     int64 // with another metric only, or of a rank that is not followed
 	NotNumber int64 // with the metric, but no number after it
 	Shape     int64 // with a metric, but not of the preset's kind
 	Eval      int64 // a Keras bar of an evaluation
@@ -158,7 +159,32 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 	if p.re != nil {
 		return p.parsePattern(line)
 	}
+	index := p.labels.Index
+	line, rank, open := p.labels.cut(line)
+	if index && !p.labels.Index { // the steps were ranks
+		p.steps.forgetPosition()
+		p.steps.Out1, p.steps.OutOf = 0, 0
+	}
+	if rank < 0 {
+		return p.parseText(line)
+	}
+	if !open && p.labels.skip(rank) {
+		p.stats.Other++
+		return Report{}, false
+	}
+	r, ok = p.parseText(line)
+	if f := &p.found; open && (isSet(f.step) || isSet(f.epoch) || isSet(f.n)) {
+		p.labels.Label, p.labels.Own, open = true, true, false
+	}
+	if ok && !open && p.labels.reported(rank) {
+		p.stats.Reports--
+		p.stats.Other++
+		return Report{}, false
+	}
+	return r, ok
+}
 
+func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 	f := &p.found
 	f.reset()
 	p.names = p.names[:0]
@@ -360,9 +386,7 @@ func (p *Parser) choose() *candidate {
 func (p *Parser) switchTo(s *series) {
 	if p.current != nil {
 		p.changes++
-		// Epochs and the last step stay known, positions of another series do not.
-		p.steps.Last1, p.steps.LastE1, p.steps.Gap, p.steps.Base, p.steps.Global = 0, 0, 0, 0, false
-		p.steps.Of, p.steps.DoneOf, p.steps.Per, p.steps.InE1 = 0, 0, 0, 0
+		p.steps.forgetPosition()
 	}
 	p.current = s
 	p.misses = 0
@@ -517,10 +541,11 @@ type State struct {
 	Header string `json:"header,omitempty"` // of a table whose rows may follow
 	Box    string `json:"box,omitempty"`    // content of an open box
 	Steps  steps  `json:"steps"`
+	Labels labels `json:"labels,omitzero"`
 }
 
 func (p *Parser) State() State {
-	st := State{Metric: p.last, Steps: p.steps, Header: string(p.table.header), Box: string(p.box)}
+	st := State{Metric: p.last, Steps: p.steps, Labels: p.labels, Header: string(p.table.header), Box: string(p.box)}
 	if p.current != nil {
 		st.Metric, st.Key, st.Shape, st.Rank, st.Count = p.current.name, p.current.key, uint8(p.current.shape), int8(p.current.rank), p.current.count
 	}
@@ -537,8 +562,11 @@ func (p *Parser) SetState(st State) {
 			return
 		}
 	}
+	if !st.Labels.valid() {
+		return
+	}
 	if p.re != nil || st.Key == "" && st.Metric == "" {
-		p.steps = st.Steps
+		p.steps, p.labels = st.Steps, st.Labels
 		p.setTables(st)
 		return
 	}
@@ -546,7 +574,7 @@ func (p *Parser) SetState(st State) {
 		st.Rank < 0 || st.Count < 0 || !strings.HasSuffix(strings.ToLower(st.Metric), strings.ToLower(p.metric)) {
 		return
 	}
-	p.steps = st.Steps
+	p.steps, p.labels = st.Steps, st.Labels
 	p.setTables(st)
 	s := &series{name: st.Metric, key: st.Key, shape: shape(st.Shape), rank: rank(st.Rank), count: st.Count}
 	p.series = []*series{s}

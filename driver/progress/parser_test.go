@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -100,7 +101,8 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, "step=3 mem total=16384 loss=0.5", "3/- loss=0.5"},      // of something else
 		{Config{}, "step=3 total=2.5 loss=0.5", "3/- loss=0.5"},            // a sum
 		{Config{}, "Step 3 of 10: loss 0.5", "3/10 loss=0.5"},              //
-		{Config{}, "12: loss 0.5", "12/- loss=0.5"},                        // an index
+		{Config{}, "12: loss 0.5", "-/- loss=0.5"},                         // an index or a rank
+		{Config{}, "12: learn: 0.5 test: 0.6", "12/- learn=0.5"},           // an index
 		{Config{}, "12:30 loss 0.5", "-/- loss=0.5"},                       // a time
 		{Config{}, "step: 86.5 loss: 0.5", "-/- loss=0.5"},                 // seconds
 		{Config{}, "the training loss is 0.5", "-/- training loss=0.5"},    //
@@ -261,6 +263,19 @@ func TestParse_series(t *testing.T) {
 		{"an epoch in a header", Config{},
 			[]string{"Epoch 1", "loss: 0.5", "val_loss: 0.6", "Epoch 2", "loss: 0.4"},
 			[]string{"1/- loss=0.5", "2/- loss=0.4"}},
+		{"a number in front that rises by one is the step once it is no rank any more", Config{},
+			repeat(20, "%d: loss 0.5"), join(slices.Repeat([]string{"-/- loss=0.5"}, 16), repeat(20, "%d/- loss=0.5")[16:])},
+		{"a number in front that stays the same is a rank", Config{},
+			slices.Repeat([]string{"3: loss 0.5"}, 6), slices.Repeat([]string{"-/- loss=0.5"}, 6)},
+		{"ranks in order are no step, for long", Config{},
+			slices.Repeat(repeat(20, "%d: loss 0.5"), 3), append(slices.Repeat([]string{"-/- loss=0.5"}, 16),
+				"17/- loss=0.5", "18/- loss=0.5", "19/- loss=0.5", "20/- loss=0.5", "-/- loss=0.5", "-/- loss=0.5")},
+		{"the next rank is followed when one has ended", Config{},
+			append(repeat(2, "[rank0]: step %d loss 0.5"), repeat(402, "[rank1]: step %d loss 0.5")...),
+			[]string{"1/- loss=0.5", "2/- loss=0.5", "401/- loss=0.5", "402/- loss=0.5"}},
+		{"lines with a number of their own are a rank's", Config{},
+			[]string{"0: step 5 loss 0.5", "1: step 5 loss 0.6", "0: step 6 loss 0.4", "1: step 6 loss 0.5"},
+			[]string{"5/- loss=0.5", "6/- loss=0.4"}},
 		{"a total said once", Config{},
 			[]string{"max_steps: 500", "step 5 loss 0.5", "loss 0.4", "step 6 loss 0.3"},
 			[]string{"5/500 loss=0.5", "5/500 loss=0.4", "6/500 loss=0.3"}},

@@ -101,6 +101,13 @@ func (s *steps) bar(f *findings) {
 	}
 }
 
+// forgetPosition forgets the positions of another series; epochs and the last step stay
+// known.
+func (s *steps) forgetPosition() {
+	s.Last1, s.LastE1, s.Gap, s.Base, s.Global = 0, 0, 0, 0, false
+	s.Of, s.DoneOf, s.Per, s.InE1 = 0, 0, 0, 0
+}
+
 func (s *steps) first() float64 {
 	if s.Base0 {
 		return 0
