@@ -97,6 +97,12 @@ func (p *Parser) scanDict(b []byte) {
 				if p.wantsName(name) && deeper == 0 && b[k] != '[' {
 					f.notNumber = true
 				}
+				if depth == 0 && deeper == 0 && (b[k] == '"' || b[k] == '\'') && namesRecord(name) {
+					if end := stringEnd(b, k); end > 0 {
+						f.record = b[k+1 : end]
+						i = end + 1
+					}
+				}
 				continue
 			}
 			i = n.end
@@ -113,6 +119,15 @@ func (p *Parser) scanDict(b []byte) {
 			i++
 		}
 	}
+}
+
+// namesRecord reports whether an entry is the name of what the dict's "value" is.
+func namesRecord(name []byte) bool {
+	switch string(name) {
+	case "name", "key", "metric", "metric_name", "tag":
+		return true
+	}
+	return false
 }
 
 // stringEnd returns the offset of the closing quote of the string at b[i], or −1.
@@ -141,10 +156,17 @@ func (p *Parser) entry(name, full []byte, n number, nested bool) {
 	if !nested && p.metric == "" && string(name) == "train_runtime" {
 		f.summary = true // Hugging Face's last line: means over the whole training
 	}
+	if string(name) == "value" {
+		f.recorded = n
+	}
 	switch kind := p.counter(name); {
 	case kind == countLR:
 		f.lr = n.value
-	case kind != countNothing && kind != countPercent && n.value >= 0 && n.value < maxStep:
+	case kind == countPercent:
+		if n.value > 1 && n.value <= 100 { // a fraction otherwise, or no telling
+			f.percent = n.value
+		}
+	case kind != countNothing && n.value >= 0 && n.value < maxStep:
 		switch kind {
 		case countStep, countGlobal:
 			if !isSet(f.step) || !nested {

@@ -3,6 +3,8 @@
 
 package progress
 
+import "bytes"
+
 // Goals: the direction in which a metric improves.
 const (
 	GoalMin = "min"
@@ -70,7 +72,7 @@ const (
 func qualifies(w []byte) qualifier {
 	switch string(w) {
 	case "train", "training", "lm", "avg", "average", "mean", "total", "running", "step", "batch",
-		"smoothed", "ema", "current", "cur", "mini", "global", "final", "overall", "sum", "iter", "trn", "tr",
+		"full", "smoothed", "ema", "current", "cur", "mini", "global", "final", "overall", "sum", "iter", "trn", "tr",
 		"episode", "episodic", "ep":
 		return qualTrain
 	case "val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout", "heldout", "vl":
@@ -210,10 +212,10 @@ func classify(name []byte, val, decimal bool) rank {
 	}
 	w, known := n.vocabulary(last)
 	if !known {
-		if string(n.word(first)) != "loss" || !decimal || setting(base) {
+		if w := n.word(first); string(w) != "loss" && (string(w) != "l" || last == first) || !decimal || setting(base) {
 			return rankNone
 		}
-		w = word{GoalMin, true, true} // loss_cls, LOSS NER, loss/actor: a term of it
+		w = word{GoalMin, true, true} // loss_cls, LOSS NER, loss/actor, l_pix: a term of it
 		last++
 	}
 	if !w.auto && !(decimal && (needsDecimal(base) || quals&(qualTrain|qualVal) != 0)) {
@@ -242,7 +244,14 @@ func (n *nameWords) vocabulary(i int) (word, bool) {
 			}
 		}
 	}
-	return vocabulary(n.word(i))
+	w := n.word(i)
+	if i == 0 && n.n > 1 && len(w) == 1 && w[0] == 'l' { // l_pix
+		return word{GoalMin, false, true}, true
+	}
+	if end := len(w) - 1; end > 0 && w[end] == 'k' && isDigit(w[end-1]) { // fid50k: of 50,000 samples
+		w = bytes.TrimRight(w[:end], "0123456789")
+	}
+	return vocabulary(w)
 }
 
 // aimless reports whether a loss follows no goal, as in reinforcement learning, where
@@ -251,6 +260,19 @@ func aimless(w []byte) bool {
 	switch string(w) {
 	case "policy", "actor", "critic", "value", "function", "surrogate", "entropy", "pg", "pi", "vf", "kl", "qf", "q", "v":
 		return true
+	}
+	return false
+}
+
+// isReward reports whether a name is that of a reward in reinforcement learning.
+func isReward(name []byte) bool {
+	var n nameWords
+	n.split(name)
+	for i := range n.n {
+		switch string(n.word(i)) {
+		case "reward", "rewards", "return", "returns", "rew", "rewmean", "eprew", "eprewmean", "epret":
+			return true
+		}
 	}
 	return false
 }

@@ -44,7 +44,6 @@ func readAll(t testing.TB, r *Reader) []Report {
 
 // misread are samples that are not read as in their .want, with the reason.
 var misread = map[string]string{
-	"plain-basicsr": "its metric has an unusual name, l_pix",
 	"plain-cifar":   "the position is the last word of the line, 10/391",
 	"plain-cntk":    "a step is a range, \"Minibatch[ 1- 100]\"",
 	"plain-darknet": "a setting of the loss in brackets, (iou: 0.75, …), is taken for an IoU until the first loss comes",

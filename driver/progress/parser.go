@@ -41,6 +41,7 @@ const (
 	changeYoung   = 4   // the same, while the current one has fewer than young reports
 	downgrade     = 400 // lines without the current metric, for a worse one
 	maxHysteresis = 6   // each change doubles the last two, this many times
+	flatAfter     = 20  // reports after which a loss next to a reward must be below its first value
 )
 
 // series is one metric in one shape of line.
@@ -49,6 +50,7 @@ type series struct {
 	key    string // without the word for held-out data
 	shape  shape
 	rank   rank
+	first  float64
 	count  int64 // lines with it
 	recent int64 // since the current one was last seen
 }
@@ -205,6 +207,12 @@ func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 		}
 		f.shape = shapeDict
 		p.scanDict(line[at:])
+		if f.ncands == 0 && len(f.record) > 0 && f.recorded.end > 0 {
+			p.entry(f.record, f.record, f.recorded, false)
+		}
+		if isSet(f.percent) && !isSet(f.step) && !isSet(f.epoch) && !isSet(f.n) {
+			f.n, f.of, f.whole = f.percent, 100, true
+		}
 		if f.summary {
 			f.ncands = 0
 		} else if f.ncands == 0 && at > 0 { // the text holds more than the dict after it
@@ -284,6 +292,8 @@ func (p *Parser) noteContext(line []byte) {
 	case f.ncands > 0:
 	case f.place && f.shape == shapePlain && !f.heldOut:
 		p.steps.next(f) // the step of the lines below: "[step=10/600]"
+	case isSet(f.step) && f.shape == shapePlain && !f.heldOut && isStepHeader(line):
+		p.steps.next(f)
 	case isSet(f.epoch) && len(line) <= 80 && !isSet(f.step) && isEpochHeader(line):
 		p.steps.header(f)
 	case (isSet(f.epochs) || isSet(f.total)) && !isSet(f.epoch) && f.shape == shapePlain:
@@ -310,6 +320,18 @@ func isEpochHeader(line []byte) bool {
 	return false
 }
 
+// isStepHeader reports whether a line is a rule with a step in it, such as
+// "──── Step 15104 ────".
+func isStepHeader(line []byte) bool {
+	rule := func(r rune) bool { return r == ' ' || strings.ContainsRune("-=*#~", r) || r >= '─' && r <= '▟' }
+	text := bytes.TrimRightFunc(bytes.TrimLeftFunc(line, rule), rule)
+	if at := bytes.Index(line, text); at < 3 || len(line)-at-len(text) < 3 || len(text) == 0 {
+		return false
+	}
+	kind := counts(text[:max(0, bytes.IndexAny(text, " :="))])
+	return kind == countStep || kind == countGlobal
+}
+
 // choose returns the line's candidate of the current series, or changes the series; nil
 // if there is nothing to report.
 func (p *Parser) choose() *candidate {
@@ -319,6 +341,7 @@ func (p *Parser) choose() *candidate {
 	var bestSeries *series
 	var held *series // the best in the line, qualified or not
 	var heldBy *candidate
+	p.demote()
 	for i := range f.cands[:f.ncands] {
 		if p.current != nil && p.current.matches(&f.cands[i], f.shape) {
 			mine = &f.cands[i]
@@ -381,6 +404,33 @@ func (p *Parser) choose() *candidate {
 		return heldBy
 	}
 	return nil
+}
+
+// demote ranks a loss last if it stands next to a reward and does not do what a loss
+// does: in reinforcement learning it may start at 0, be negative, or not fall, while the
+// reward is what the training is for. Other falling measures there, such as a KL
+// divergence, are last in any case.
+func (p *Parser) demote() {
+	f := &p.found
+	if p.metric != "" || !slices.ContainsFunc(f.cands[:f.ncands], func(c candidate) bool { return c.rank == rankRising && isReward(c.name) }) {
+		return
+	}
+	for i := range f.cands[:f.ncands] {
+		c := &f.cands[i]
+		if c.rank > rankFalling {
+			continue
+		}
+		s := p.intern(c, f.shape)
+		if s == nil {
+			continue
+		}
+		if s.count == 0 {
+			s.first = c.value
+		}
+		if c.rank == rankFalling || c.value < 0 || s.first == 0 && s.count == 0 || s.count >= flatAfter && c.value >= s.first {
+			s.rank = rankPoor
+		}
+	}
 }
 
 func (p *Parser) switchTo(s *series) {
@@ -533,20 +583,24 @@ func (p *Parser) parsePattern(line []byte) (Report, bool) {
 
 // State lets another parser continue. It is small and encodes as JSON.
 type State struct {
-	Metric string `json:"metric,omitempty"`
-	Key    string `json:"key,omitempty"`
-	Shape  uint8  `json:"shape,omitempty"`
-	Rank   int8   `json:"rank,omitempty"`
-	Count  int64  `json:"count,omitempty"`
-	Header string `json:"header,omitempty"` // of a table whose rows may follow
-	Box    string `json:"box,omitempty"`    // content of an open box
-	Steps  steps  `json:"steps"`
-	Labels labels `json:"labels,omitzero"`
+	Metric string  `json:"metric,omitempty"`
+	Key    string  `json:"key,omitempty"`
+	Shape  uint8   `json:"shape,omitempty"`
+	Rank   int8    `json:"rank,omitempty"`
+	Count  int64   `json:"count,omitempty"`
+	First  float64 `json:"first,omitempty"`  // its first value, next to a reward
+	Header string  `json:"header,omitempty"` // of a table whose rows may follow
+	Box    string  `json:"box,omitempty"`    // content of an open box
+	Steps  steps   `json:"steps"`
+	Labels labels  `json:"labels,omitzero"`
 }
 
 func (p *Parser) State() State {
 	st := State{Metric: p.last, Steps: p.steps, Labels: p.labels, Header: string(p.table.header), Box: string(p.box)}
 	if p.current != nil {
+		if first := p.current.first; !math.IsNaN(first) && !math.IsInf(first, 0) {
+			st.First = first
+		}
 		st.Metric, st.Key, st.Shape, st.Rank, st.Count = p.current.name, p.current.key, uint8(p.current.shape), int8(p.current.rank), p.current.count
 	}
 	return st
@@ -556,7 +610,7 @@ func (p *Parser) State() State {
 // another metric than the configured one, is ignored.
 func (p *Parser) SetState(st State) {
 	for _, v := range []float64{st.Steps.Epoch1, st.Steps.Epochs, st.Steps.Of, st.Steps.Total, st.Steps.Last1, st.Steps.Gap,
-		st.Steps.LastE1, st.Steps.Base, st.Steps.Out1, st.Steps.OutOf, st.Steps.BarN, st.Steps.BarOf, st.Steps.OtherOf, st.Steps.OtherN, st.Steps.DoneOf,
+		st.Steps.LastE1, st.Steps.Base, st.Steps.Out1, st.Steps.OutOf, st.Steps.BarN, st.Steps.BarOf, st.Steps.BarBase, st.Steps.OtherOf, st.Steps.OtherN, st.Steps.DoneOf,
 		st.Steps.Per, st.Steps.InE1, st.Steps.From1} {
 		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
 			return
@@ -576,7 +630,7 @@ func (p *Parser) SetState(st State) {
 	}
 	p.steps, p.labels = st.Steps, st.Labels
 	p.setTables(st)
-	s := &series{name: st.Metric, key: st.Key, shape: shape(st.Shape), rank: rank(st.Rank), count: st.Count}
+	s := &series{name: st.Metric, key: st.Key, shape: shape(st.Shape), rank: rank(st.Rank), count: st.Count, first: st.First}
 	p.series = []*series{s}
 	p.current, p.last = s, s.name
 }

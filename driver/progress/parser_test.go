@@ -138,6 +138,14 @@ func TestParse_lines(t *testing.T) {
 		{Config{Metric: "best.val_loss"}, `{"best": {"val_loss": 0.1}}`, "-/- best.val_loss=0.1"},
 		{Config{}, "Test set: Average loss: 0.0265, Accuracy: 9913/10000", "-/- Average loss=0.0265"},
 		{Config{}, "packet loss: 0.5%", ""},
+		{Config{}, "loss: 1,234", ""}, // in some locales 1.234
+		{Config{}, "iter: 1,002,500 loss: 0.5", "1002500/- loss=0.5"},
+		{Config{}, "iter 12,400/50,000 loss 0.5", "12400/50000 loss=0.5"},
+		{Config{}, "step 140 (0.47%) loss 0.5", "140/- loss=0.5"}, // 29,500 to 30,200
+		{Config{}, "loss >= 0.5", ""},
+		{Config{}, `{"name": "loss", "value": 3.5, "step": 4}`, "4/- loss=3.5"},
+		{Config{}, `{"name": "loss", "state": "on"}`, ""},
+		{Config{Metric: "zeta"}, `{"key": "zeta", "value": 3}`, "-/- zeta=3"},
 		{Config{}, "lr=0.1 time=3.5 loss_scale=2", ""},
 		{Config{}, "no loss 3", ""},
 		{Config{}, "loss: none", ""},
@@ -276,6 +284,8 @@ func TestParse_series(t *testing.T) {
 		{"lines with a number of their own are a rank's", Config{},
 			[]string{"0: step 5 loss 0.5", "1: step 5 loss 0.6", "0: step 6 loss 0.4", "1: step 6 loss 0.5"},
 			[]string{"5/- loss=0.5", "6/- loss=0.4"}},
+		{"a loss that does not fall, next to a reward", Config{},
+			repeat(24, "step=%d loss=0.5 reward=7.0"), join(repeat(21, "%d/- loss=0.5"), repeat(24, "%d/- reward=7")[21:])},
 		{"a total said once", Config{},
 			[]string{"max_steps: 500", "step 5 loss 0.5", "loss 0.4", "step 6 loss 0.3"},
 			[]string{"5/500 loss=0.5", "5/500 loss=0.4", "6/500 loss=0.3"}},

@@ -53,6 +53,10 @@ type findings struct {
 	lr            float64 // learning rate
 	epoch, epochs float64 // Epoch [1/5]
 	n, of         float64 // position in an epoch or a bar: 12/469
+	share, tick   float64 // per cent done next to a step, "(35.0%)", and their last digit's unit
+	percent       float64 // per cent done, of a dict
+	record        []byte  // name of a dict with a name and a value, such as {"name": "loss", "value": 3.1}
+	recorded      number  // its value, if end > 0
 	index         bool    // the line begins with its step: "12: ", "12 | "
 	whole         bool    // the step precedes the epoch, so it counts across epochs
 	place         bool    // a step or batch had a total
@@ -67,7 +71,8 @@ func (f *findings) reset() {
 	f.shape, f.ncands = shapePlain, 0
 	f.index, f.whole, f.place, f.heldOut, f.named, f.units, f.summary, f.notNumber = false, false, false, false, false, false, false, false
 	f.step, f.stepOf, f.total, f.epoch, f.epochs, f.n, f.of = unset, unset, unset, unset, unset, unset, unset
-	f.plainTotal, f.lr = unset, unset
+	f.plainTotal, f.lr, f.share, f.percent = unset, unset, unset, unset
+	f.record, f.recorded = nil, number{}
 }
 
 func (f *findings) add(c candidate) {
@@ -118,7 +123,8 @@ func counts(name []byte) counter {
 	switch string(buf[:len(name)]) {
 	case "step", "steps", "iter", "iters", "iteration", "iterations", "it", "update", "updates",
 		"train_step", "training_step", "train_steps", "train/step", "n_iter", "num_iter", "timestep",
-		"timesteps", "current_step", "step_num", "iter_num":
+		"timesteps", "current_step", "current_steps", "cur_step", "step_num", "iter_num", "itr", "itrs",
+		"current_iter", "current_iteration", "cur_iter":
 		return countStep
 	case "global_step", "globalstep", "train/global_step", "trainer/global_step", "num_updates", "num_update",
 		"nupdates", "total_train_updates", "total_timesteps", "num_timesteps", "env_step", "env_steps":
@@ -195,7 +201,8 @@ func afterKey(b []byte, j int) (at int, strong, list bool) {
 	case b[k] == '#': // Epoch #1
 		k++
 	case !strong && hasFold(b[k:], "is "): // the loss is 0.5
-		k += 3
+		for k += 3; k < len(b) && isSpace(b[k]); k++ {
+		}
 	}
 	return k, strong, list
 }
@@ -223,14 +230,18 @@ func fraction(b []byte, i int) (of float64, end int, ok bool) {
 	if !ok || n.decimal {
 		return 0, 0, false
 	}
+	n = thousands(b, n)
 	if n.end < len(b) && (b[n.end] == '/' || b[n.end] == '.' && n.end+1 < len(b) && isDigit(b[n.end+1])) {
 		return 0, 0, false // a date or a path
 	}
 	return n.value, n.end, true
 }
 
-// thousands extends a total such as 1,500, as printed by Hugging Face.
+// thousands extends a counter such as 1,500, as printed by Hugging Face.
 func thousands(b []byte, n number) number {
+	if n.decimal || n.value < 1 || n.value >= 1000 {
+		return n
+	}
 	for n.end+3 < len(b) && b[n.end] == ',' && isDigit(b[n.end+1]) && isDigit(b[n.end+2]) && isDigit(b[n.end+3]) &&
 		(n.end+4 >= len(b) || !isWord(b[n.end+4])) {
 		v := float64(b[n.end+1]-'0')*100 + float64(b[n.end+2]-'0')*10 + float64(b[n.end+3]-'0')
@@ -357,6 +368,10 @@ func (p *Parser) scanText(b []byte, take bool) {
 			} else if class[next]&classSpace == 0 {
 				switch next {
 				case ':', '=', '"', '\'', '[', '(':
+				case '>': // "<loss>=7.2"
+					if from == 0 || b[from-1] != '<' {
+						continue
+					}
 				case '.':
 					i = p.abbreviated(b, from, i)
 					continue
@@ -394,6 +409,7 @@ type words struct {
 	from, end         int
 	before, beforeEnd int
 	context, best     []byte // the last one about held-out data, and the one that marks a running optimum
+	subject           []byte // a loss without a value, of which parts follow
 }
 
 // abbreviated reads a counter whose name b[from:end] ends in a full stop, as in
@@ -415,7 +431,11 @@ func (p *Parser) abbreviated(b []byte, from, end int) int {
 
 func (p *Parser) pair(b []byte, w *words, take bool) int {
 	from, end, before, beforeEnd := w.from, w.end, w.before, w.beforeEnd
-	at, strong, list := afterKey(b, end)
+	key := end
+	if b[end] == '>' {
+		key++
+	}
+	at, strong, list := afterKey(b, key)
 	if at >= len(b) {
 		return end
 	}
@@ -432,6 +452,9 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 		if take && strong && p.wantsName(name) {
 			f.notNumber = true
 		}
+		if take && b[at] == '(' && classify(name, false, false) == rankLoss {
+			w.subject = name
+		}
 		return end
 	}
 
@@ -439,6 +462,13 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 		return end // "Steps:  10%|█": the name is the bar's
 	}
 	kind := p.counter(name)
+	if w.subject != nil && strong && n.decimal && isQualifier(name) { // "Loss (name: value) total: 7.2"
+		if c, wanted := p.candidate(w.subject, w.subject, w, true); wanted {
+			c.value = n.value
+			f.add(c)
+		}
+		return n.end
+	}
 	if before >= 0 && (kind == countStep || len(name) == 4) {
 		switch w := b[before:beforeEnd]; {
 		case kind == countNothing && equalFold(name, "rate") && equalFold(w, "learning"):
@@ -460,7 +490,11 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 		if take && before >= 0 && !strong && equalFold(b[before:beforeEnd], "at") {
 			p.nameFirst(b, before, n.end, w)
 		}
-		return p.count(b, kind, n)
+		n.end = p.count(b, kind, n)
+		if kind == countEpoch && before >= 0 && equalFold(b[before:beforeEnd], "of") {
+			f.whole = false // "it 90/120 of epoch 1"
+		}
+		return n.end
 	}
 	if equalFold(name, "train") && strong && !n.decimal && f.shape == shapePlain {
 		// timm: "Train: 0 [ 50/1251 ( 4%)]", OpenPCDet: "Train: 1/3 ( 33%) [ 50/1251",
@@ -482,6 +516,10 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 		if v, ok := parseValue(b, n.end+1); ok && v.decimal && !isSet(f.step) { // Tacotron 2: "Train loss 12 0.5"
 			f.step, n = n.value, v
 		}
+	}
+	if !n.decimal && n.end+1 < len(b) && b[n.end] == ',' && isDigit(b[n.end+1]) { // 0,5 or 1,234
+		f.notNumber = f.notNumber || take && p.wantsName(name)
+		return n.end
 	}
 	if !take || !(strong || n.decimal) || list && n.end < len(b) && b[n.end] == ',' { // not of a list of several
 		return end
@@ -581,7 +619,7 @@ func (p *Parser) wantsName(name []byte) bool {
 
 func (p *Parser) count(b []byte, kind counter, n number) int {
 	f := &p.found
-	if kind == countTotal || kind == countEpochs {
+	if kind != countEpoch && kind != countPercent {
 		n = thousands(b, n)
 	}
 	of, end := unset, n.end
@@ -594,6 +632,7 @@ func (p *Parser) count(b []byte, kind counter, n number) int {
 		if !isSet(f.step) && whole {
 			f.step, f.stepOf = n.value, of
 			f.place = isSet(of)
+			f.share, f.tick = share(b, end)
 		}
 	case countGlobal:
 		if f.step != n.value && whole {
@@ -638,6 +677,27 @@ func (p *Parser) count(b []byte, kind counter, n number) int {
 		}
 	}
 	return end
+}
+
+// share reads "(35.0%)" after a step; tick is the unit of its last digit.
+func share(b []byte, i int) (percent, tick float64) {
+	for i < len(b) && b[i] == ' ' {
+		i++
+	}
+	if i+1 >= len(b) || b[i] != '(' {
+		return unset, 0
+	}
+	for i++; i < len(b) && b[i] == ' '; i++ {
+	}
+	n, ok := parseNumber(b, i)
+	if !ok || n.end+1 >= len(b) || string(b[n.end:n.end+2]) != "%)" {
+		return unset, 0
+	}
+	tick = 1
+	if point := bytes.IndexByte(b[i:n.end], '.'); point >= 0 {
+		tick = math.Pow10(point + 1 - (n.end - i))
+	}
+	return n.value, tick
 }
 
 // bareNumber reads a number without a name: the position in a bar, a fraction in

@@ -23,6 +23,7 @@ type steps struct {
 	OutOf   float64 `json:"out_of,omitempty"`   // its total
 	BarN    float64 `json:"bar_n,omitempty"`    // Hugging Face: the training's bar
 	BarOf   float64 `json:"bar_of,omitempty"`   //
+	BarBase float64 `json:"bar_base,omitempty"` // its length in the rounds before
 	BarAge  int     `json:"bar_age,omitempty"`  // reports since it was last seen
 	OtherOf float64 `json:"other_of,omitempty"` // another bar seen since
 	OtherN  float64 `json:"other_n,omitempty"`  //
@@ -31,6 +32,11 @@ type steps struct {
 	InE1    float64 `json:"in_e1,omitempty"`    // epoch of the last line with a step, plus 1
 	From1   float64 `json:"from1,omitempty"`    // first step reported in it, plus 1, if seen
 }
+
+const (
+	nearlyFull = 0.95 // of a bar that begins again: the next round
+	minShare   = 50   // per cent done, in units of their last digit, that give a total
+)
 
 func (s *steps) learn(f *findings, step, of float64, position bool) {
 	if !isSet(step) || s.Epoch1 == 0 {
@@ -93,8 +99,16 @@ func (s *steps) bar(f *findings) {
 	}
 	switch {
 	case s.BarOf == 0 || f.of == s.BarOf:
+		if f.n < s.BarN {
+			if s.BarN >= nearlyFull*s.BarOf {
+				s.BarBase += s.BarOf // the next epoch's
+			} else {
+				s.BarBase = 0 // a restart
+			}
+		}
 		s.BarN, s.BarOf, s.BarAge, s.OtherOf = f.n, f.of, 0, 0
 	case s.BarAge >= 2:
+		s.BarBase = 0
 		s.BarN, s.BarOf, s.BarAge, s.OtherOf = f.n, f.of, 0, 0
 	default:
 		s.OtherN, s.OtherOf = f.n, f.of
@@ -133,13 +147,19 @@ func (s *steps) next(f *findings) (step, total float64) {
 
 	n, of := f.step, f.stepOf
 	position := false // n counts within an epoch
+	inSteps := true   // n counts what a printed total does
 	if !isSet(n) {
 		n, of = f.n, f.of
 		position = isSet(n) && !f.whole
+		inSteps = !isSet(f.percent)
 	} else if !isSet(of) && isSet(f.of) && f.shape == shapeBar {
 		of = unset // "step=120" in a bar's postfix has no total
 	} else if isSet(of) && s.Epoch1 > 0 && !f.whole {
 		position = true // Epoch [1/5], Step [100/600]
+	}
+
+	if isSet(n) && !isSet(of) && !isSet(f.epoch) && f.share > 0 {
+		of = s.fromShare(n, f.share, f.tick)
 	}
 
 	switch {
@@ -165,14 +185,13 @@ func (s *steps) next(f *findings) (step, total float64) {
 			step = f.epoch
 		}
 		s.Per = 1
+		inSteps = false
 		if s.Epochs > 0 {
 			total = s.Epochs
 		}
 	case s.Out1 > 0:
 		step, total = s.Out1-1, unset // between two lines with a step
-		if s.Total > 0 {
-			total = s.Total
-		} else if s.OutOf > 0 {
+		if s.OutOf > 0 {
 			total = s.OutOf
 		}
 		return step, total
@@ -183,7 +202,7 @@ func (s *steps) next(f *findings) (step, total float64) {
 		}
 		return step, total
 	}
-	if s.Total > 0 && !position {
+	if s.Total > 0 && !position && inSteps {
 		total = s.Total
 	}
 	s.Out1, s.OutOf = step+1, 0
@@ -191,6 +210,19 @@ func (s *steps) next(f *findings) (step, total float64) {
 		s.OutOf = total
 	}
 	return step, total
+}
+
+// fromShare returns the total of which n steps are the given percentage, or unset. tick
+// is the unit of its last digit. A total that was known and fits is kept.
+func (s *steps) fromShare(n, percent, tick float64) float64 {
+	if percent < minShare*tick {
+		return unset
+	}
+	low, high := 100*n/(percent+tick), 100*n/max(percent-tick, tick)
+	if s.OutOf >= low && s.OutOf <= high {
+		return s.OutOf
+	}
+	return math.Round(100 * n / percent)
 }
 
 func (s *steps) compose(n, of float64, position bool) (step, total float64) {
@@ -254,7 +286,15 @@ func (s *steps) compose(n, of float64, position bool) (step, total float64) {
 func (s *steps) fromBar(f *findings) (step, total float64) {
 	s.BarAge++
 	if s.BarAge > 2 && s.OtherOf > 0 {
+		s.BarBase = 0
 		s.BarN, s.BarOf, s.BarAge, s.OtherOf = s.OtherN, s.OtherOf, 1, 0
+	}
+	if s.BarBase > 0 {
+		total = unset
+		if s.Epochs > 0 {
+			total = s.Epochs * s.BarOf
+		}
+		return s.BarBase + s.BarN, total
 	}
 	if isSet(f.epoch) && s.Epochs > 0 {
 		// More exact: bar and line come in different streams.
