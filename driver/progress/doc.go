@@ -15,20 +15,26 @@
 // unfinished line is parsed after three seconds without growth, except its last word: a
 // block-buffered trainer stops in the middle of a number.
 //
+// Launchers put the rank of a process in front of every line: "3: …", "[1,3]<stdout>:…",
+// "[rank3]: …". Such a label is removed, and one rank is followed, the lowest that
+// reports. A number alone, "3: …" or "[3] …", may also be the step: it is a rank if it
+// falls, stays the same, or stands before another step, and the step if it rises for
+// long or evenly. Until then the step is unknown.
+//
 // # Metric
 //
 // Without a configured name the parser prefers, in this order: a training loss, one of
 // its terms (box_loss), a validation loss, another falling measure (perplexity, wer,
 // rmse), a rising training measure (accuracy, reward), a rising validation measure;
 // last best_…, which is flat between improvements, and losses of reinforcement
-// learning, which follow no goal. The training loss is printed most often, and growth
+// learning, which follow no goal, start at 0, are negative or do not fall. The training loss is printed most often, and growth
 // needs many points. The parser keeps one metric in one kind of line. It changes only
 // to a better one that recurs, or if the current one is missing from many lines that
 // have another. Report.Metric names it, so that consumers never mix curves.
 //
 // Names stand before values ("val loss: 0.5", "loss val 0.5"), above them in a table
 // with a column of steps or epochs, or next to them in a box, which is reported when
-// closed. A value after "best" is a running optimum and no report.
+// closed, or next to it in a dict ({"name": "loss", "value": 0.5}). A value after "best" is a running optimum and no report.
 //
 // # Steps
 //
@@ -37,6 +43,10 @@
 // epochs·batches; epochs count from 1 unless an epoch 0 was seen. A full bar that
 // restarts continues the count. An epoch alone is the step. Hugging Face's lines have
 // no step; it is taken from the progress bar between them. A line such as
-// "[step=10/600]" sets the step of the lines below. A step that decreases means
-// that the trainer was restarted.
+// "[step=10/600]" or "──── Step 10 ────" sets the step of the lines below. A step that
+// decreases means that the trainer was restarted. A step and its total always count the
+// same; without the number of epochs, the length of one is no total.
+//
+// With Config.Steps, bars and counters without a metric give step reports, of one bar
+// or counter at a time (bars.go).
 package progress

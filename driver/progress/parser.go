@@ -58,17 +58,19 @@ type series struct {
 // Parser turns lines into reports. Its state is the chosen metric and the epochs of
 // earlier lines. It is not safe for concurrent use.
 type Parser struct {
-	preset string
-	metric string
-	goal   string
-	re     *regexp.Regexp
-	group  struct{ value, step, total int }
-	search bool // the scanner does not read the metric's name as one name
+	preset      string
+	metric      string
+	goal        string
+	re          *regexp.Regexp
+	group       struct{ value, step, total int }
+	stepReports bool
+	search      bool // the scanner does not read the metric's name as one name
 
 	found  findings
 	labels labels
 	table  table
 	box    box
+	bars   bars
 	lr     float64
 	names  []byte        // of nested dicts, valid for one line
 	path   [maxName]byte // of the enclosing dicts
@@ -107,6 +109,7 @@ func NewParser(c Config) (*Parser, error) {
 	if p.preset == "" {
 		p.preset = PresetAuto
 	}
+	p.stepReports = c.Steps
 	if re != nil {
 		p.group.value, p.group.step, p.group.total = re.SubexpIndex("value"), re.SubexpIndex("step"), re.SubexpIndex("total")
 		p.metric, _ = c.Declared()
@@ -175,10 +178,20 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 		return Report{}, false
 	}
 	r, ok = p.parseText(line)
-	if f := &p.found; open && (isSet(f.step) || isSet(f.epoch) || isSet(f.n)) {
+	if f := &p.found; ok && open && (isSet(f.step) || isSet(f.epoch) || isSet(f.n)) {
 		p.labels.Label, p.labels.Own, open = true, true, false
 	}
-	if ok && !open && p.labels.reported(rank) {
+	again := false
+	switch {
+	case !ok || open:
+	case !r.StepOnly():
+		again = p.labels.reported(rank)
+	case p.bars.From1 > 0 && rank >= p.bars.From1:
+		again = true
+	default:
+		p.bars.From1 = rank + 1 // the metric may be another rank's
+	}
+	if again {
 		p.stats.Reports--
 		p.stats.Other++
 		return Report{}, false
@@ -237,6 +250,12 @@ func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 
 	if f.ncands == 0 {
 		p.noteContext(line)
+		if p.stepReports {
+			if r, ok := p.stepReport(line); ok {
+				p.stats.Reports++
+				return r, true
+			}
+		}
 		if f.notNumber {
 			p.stats.NotNumber++
 		} else {
@@ -262,6 +281,7 @@ func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 	r = Report{Metric: p.current.name, Value: c.value, LR: p.lr}
 	r.Step, r.Total = p.steps.next(f)
 	r.PerEpoch = p.steps.Per
+	p.bars.Off = p.bars.Off || isSet(r.Step) && p.current.count >= young
 	p.last = r.Metric
 	p.stats.Reports++
 	return r, true
@@ -592,11 +612,12 @@ type State struct {
 	Header string  `json:"header,omitempty"` // of a table whose rows may follow
 	Box    string  `json:"box,omitempty"`    // content of an open box
 	Steps  steps   `json:"steps"`
+	Bars   bars    `json:"bars,omitzero"`
 	Labels labels  `json:"labels,omitzero"`
 }
 
 func (p *Parser) State() State {
-	st := State{Metric: p.last, Steps: p.steps, Labels: p.labels, Header: string(p.table.header), Box: string(p.box)}
+	st := State{Metric: p.last, Steps: p.steps, Labels: p.labels, Bars: p.bars, Header: string(p.table.header), Box: string(p.box)}
 	if p.current != nil {
 		if first := p.current.first; !math.IsNaN(first) && !math.IsInf(first, 0) {
 			st.First = first
@@ -609,18 +630,11 @@ func (p *Parser) State() State {
 // SetState continues an earlier parser's metric and steps. An invalid state, or one of
 // another metric than the configured one, is ignored.
 func (p *Parser) SetState(st State) {
-	for _, v := range []float64{st.Steps.Epoch1, st.Steps.Epochs, st.Steps.Of, st.Steps.Total, st.Steps.Last1, st.Steps.Gap,
-		st.Steps.LastE1, st.Steps.Base, st.Steps.Out1, st.Steps.OutOf, st.Steps.BarN, st.Steps.BarOf, st.Steps.BarBase, st.Steps.OtherOf, st.Steps.OtherN, st.Steps.DoneOf,
-		st.Steps.Per, st.Steps.InE1, st.Steps.From1} {
-		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-			return
-		}
-	}
-	if !st.Labels.valid() {
+	if !st.Labels.valid() || !st.Steps.valid() || !st.Bars.Steps.valid() || len(st.Bars.Name) > maxBarName {
 		return
 	}
 	if p.re != nil || st.Key == "" && st.Metric == "" {
-		p.steps, p.labels = st.Steps, st.Labels
+		p.steps, p.labels, p.bars = st.Steps, st.Labels, st.Bars
 		p.setTables(st)
 		return
 	}
@@ -628,7 +642,7 @@ func (p *Parser) SetState(st State) {
 		st.Rank < 0 || st.Count < 0 || !strings.HasSuffix(strings.ToLower(st.Metric), strings.ToLower(p.metric)) {
 		return
 	}
-	p.steps, p.labels = st.Steps, st.Labels
+	p.steps, p.labels, p.bars = st.Steps, st.Labels, st.Bars
 	p.setTables(st)
 	s := &series{name: st.Metric, key: st.Key, shape: shape(st.Shape), rank: rank(st.Rank), count: st.Count, first: st.First}
 	p.series = []*series{s}

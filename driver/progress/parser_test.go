@@ -337,6 +337,10 @@ func TestParser_State(t *testing.T) {
 		{Metric: strings.Repeat("x", 999), Key: "x"},
 		{Metric: "loss", Key: "loss", Steps: steps{Of: math.NaN()}},
 		{Metric: "loss", Key: "loss", Steps: steps{Of: -1}},
+		{Metric: "loss", Key: "loss", Labels: labels{Follow1: -1}},
+		{Metric: "loss", Key: "loss", Labels: labels{Falls: 99}},
+		{Metric: "loss", Key: "loss", Bars: bars{Steps: steps{Of: -1}}},
+		{Metric: "loss", Key: "loss", Bars: bars{Name: strings.Repeat("x", 999)}},
 		{Header: "  ", Box: strings.Repeat("x", 9999)},
 	} {
 		p := newParser(t, Config{})
@@ -457,7 +461,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(s), "policy 损失")
 	}
 	f.Fuzz(func(t *testing.T, line []byte, metric string) {
-		p, err := NewParser(Config{Metric: metric})
+		p, err := NewParser(Config{Metric: metric, Steps: true})
 		if err != nil {
 			t.Skip()
 		}
@@ -471,7 +475,11 @@ func FuzzParse(f *testing.F) {
 			if !ok {
 				continue
 			}
-			if r.Metric == "" || r.Metric != p.Metric() {
+			if r.StepOnly() {
+				if isSet(r.Value) || !(r.Step <= r.Total) || len(r.Bar) > maxBarName {
+					t.Fatalf("step report %+v", r)
+				}
+			} else if r.Metric != p.Metric() {
 				t.Fatalf("metric %q, parser %q", r.Metric, p.Metric())
 			}
 			if r.Step < 0 || math.IsInf(r.Step, 0) || r.Total < 0 || math.IsInf(r.Total, 0) {

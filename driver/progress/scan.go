@@ -57,6 +57,8 @@ type findings struct {
 	percent       float64 // per cent done, of a dict
 	record        []byte  // name of a dict with a name and a value, such as {"name": "loss", "value": 3.1}
 	recorded      number  // its value, if end > 0
+	barAt         int     // where the number of a bar or place stands in the line
+	foreign       bool    // a bar that counts bytes or examples
 	index         bool    // the line begins with its step: "12: ", "12 | "
 	whole         bool    // the step precedes the epoch, so it counts across epochs
 	place         bool    // a step or batch had a total
@@ -73,6 +75,7 @@ func (f *findings) reset() {
 	f.step, f.stepOf, f.total, f.epoch, f.epochs, f.n, f.of = unset, unset, unset, unset, unset, unset, unset
 	f.plainTotal, f.lr, f.share, f.percent = unset, unset, unset, unset
 	f.record, f.recorded = nil, number{}
+	f.barAt, f.foreign = 0, false
 }
 
 func (f *findings) add(c candidate) {
@@ -490,6 +493,9 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 		if take && before >= 0 && !strong && equalFold(b[before:beforeEnd], "at") {
 			p.nameFirst(b, before, n.end, w)
 		}
+		if !f.place {
+			f.barAt = end
+		}
 		n.end = p.count(b, kind, n)
 		if kind == countEpoch && before >= 0 && equalFold(b[before:beforeEnd], "of") {
 			f.whole = false // "it 90/120 of epoch 1"
@@ -733,6 +739,12 @@ func (p *Parser) bareNumber(b []byte, start, i, glyph int, take bool) int {
 			if e, ok := p.position(b, start, i, j, glyph); ok {
 				return e
 			}
+			if i == start && !isSet(f.step) { // "140 (0.47%)  21.9 ms"
+				if percent, tick := share(b, j); isSet(percent) {
+					n, _ := parseNumber(b[:j], i)
+					f.step, f.share, f.tick = n.value, percent, tick
+				}
+			}
 		case 'i':
 			// tqdm without a total: "10it [00:01, 9.51it/s, loss=0.5]"
 			if j+4 < len(b) && string(b[j:j+4]) == "it [" && isDigit(b[j+4]) {
@@ -918,6 +930,8 @@ func (p *Parser) percentBar(b []byte, start, i, j int) (end int, ok bool) {
 	f.whole = hasFold(b[start:], "step") // Steps: 10%|█ | 10/100
 	tail := b[k:min(len(b), k+64)]
 	f.units = bytes.Contains(tail, []byte("it/s")) || bytes.Contains(tail, []byte("s/it"))
+	f.foreign = bytes.Contains(tail, []byte("B/s")) || bytes.Contains(tail, []byte("examples/s"))
+	f.barAt = i
 	return k + 1, true
 }
 
@@ -989,7 +1003,7 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 	}
 	if glyph >= 0 && k+1 == glyph {
 		f.shape, f.n, f.of = shapeBar, n.value, of
-		f.named, f.units = true, true
+		f.named, f.units, f.barAt = true, true, i
 		return e, true
 	}
 	if i != start {

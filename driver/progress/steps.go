@@ -115,6 +115,16 @@ func (s *steps) bar(f *findings) {
 	}
 }
 
+func (s *steps) valid() bool {
+	for _, v := range []float64{s.Epoch1, s.Epochs, s.Of, s.Total, s.Last1, s.Gap, s.LastE1, s.Base, s.Out1, s.OutOf,
+		s.BarN, s.BarOf, s.BarBase, s.OtherOf, s.OtherN, s.DoneOf, s.Per, s.InE1, s.From1} {
+		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // forgetPosition forgets the positions of another series; epochs and the last step stay
 // known.
 func (s *steps) forgetPosition() {
