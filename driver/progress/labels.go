@@ -14,7 +14,7 @@ const (
 	maxFalls     = 6   // that double the last two
 	maxLabels    = 2   // per line: one launcher within another
 	maxRank      = 1e8 // of one label
-	maxMissed    = 400 // lines of another rank before it is followed instead
+	maxMissed    = 50  // lines of another rank before it is followed instead
 	maxWordLabel = 16  // bytes of the word in "[rank3]:"
 )
 
@@ -179,7 +179,7 @@ func bracketed(b []byte, i int) (n int64, end int, bare bool) {
 	}
 	switch {
 	case len(word) > 0:
-		if string(b[j:j+2]) == "]:" && counts(word) == countNothing {
+		if string(b[j:j+2]) == "]:" && isProcess(word) {
 			return n, j + 2, false
 		}
 	case string(b[j:j+2]) == "] ":
@@ -193,6 +193,18 @@ func bracketed(b []byte, i int) (n int64, end int, bare bool) {
 		}
 	}
 	return 0, 0, false
+}
+
+// isProcess reports whether a word before a number names a process. Folds and tasks, for
+// instance, come one after the other instead.
+func isProcess(w []byte) bool {
+	for _, word := range [...]string{"rank", "local_rank", "global_rank", "default", "trainer", "worker", "proc",
+		"process", "node", "host", "gpu", "device", "replica"} {
+		if equalFold(w, word) {
+			return true
+		}
+	}
+	return false
 }
 
 // beginsWithValue reports whether a value stands directly behind a number, which is the

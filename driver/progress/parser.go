@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Report is one value of the metric or, without a metric (a step report), only a step.
@@ -340,12 +341,21 @@ func isEpochHeader(line []byte) bool {
 	return false
 }
 
-// isStepHeader reports whether a line is a rule with a step in it, such as
+// isStepHeader reports whether a line ends in a rule with a step in it, such as
 // "──── Step 15104 ────".
 func isStepHeader(line []byte) bool {
-	rule := func(r rune) bool { return r == ' ' || strings.ContainsRune("-=*#~", r) || r >= '─' && r <= '▟' }
-	text := bytes.TrimRightFunc(bytes.TrimLeftFunc(line, rule), rule)
-	if at := bytes.Index(line, text); at < 3 || len(line)-at-len(text) < 3 || len(text) == 0 {
+	rule := func(r rune) bool { return strings.ContainsRune("-=*#~", r) || r >= '─' && r <= '▟' }
+	left := bytes.TrimRightFunc(line, rule)
+	if len(line)-len(left) < 2 {
+		return false
+	}
+	from := 0
+	if at := bytes.LastIndexFunc(left, rule); at >= 0 {
+		_, width := utf8.DecodeRune(left[at:])
+		from = at + width
+	}
+	before, text := left[:from], bytes.TrimLeft(left[from:], " ")
+	if len(before)-len(bytes.TrimRightFunc(before, rule)) < 2 {
 		return false
 	}
 	kind := counts(text[:max(0, bytes.IndexAny(text, " :="))])

@@ -635,8 +635,8 @@ func (p *Parser) count(b []byte, kind counter, n number) int {
 	whole := n.value == math.Trunc(n.value) // "time per iteration (ms): 86.5" is no step
 	switch kind {
 	case countStep:
-		if !isSet(f.step) && whole {
-			f.step, f.stepOf = n.value, of
+		if (!isSet(f.step) || f.index) && whole { // not the number in front of "0 | step 5"
+			f.step, f.stepOf, f.index = n.value, of, false
 			f.place = isSet(of)
 			f.share, f.tick = share(b, end)
 		}

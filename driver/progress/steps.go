@@ -215,6 +215,9 @@ func (s *steps) next(f *findings) (step, total float64) {
 	if s.Total > 0 && !position && inSteps {
 		total = s.Total
 	}
+	if total < step {
+		total = unset // it counts something else
+	}
 	s.Out1, s.OutOf = step+1, 0
 	if isSet(total) {
 		s.OutOf = total
