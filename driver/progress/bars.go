@@ -33,7 +33,7 @@ const maxBarName = 32 // bytes
 
 // notTraining are the beginnings of words of bars that do not count the training.
 var notTraining = []string{"download", "upload", "fetch", "load", "read", "writ", "sav", "map", "filter", "tokeniz",
-	"generat", "convert", "extract", "prepar", "preprocess", "creat", "eval", "val", "test", "sanity", "sampl", "predict"}
+	"generat", "convert", "extract", "prepar", "preprocess", "process", "creat", "build", "cach", "encod", "render", "eval", "val", "test", "sanity", "sampl", "predict"}
 
 // hasWord reports whether a word of text begins with one of the prefixes.
 func hasWord(text []byte, prefixes ...string) bool {

@@ -930,7 +930,7 @@ func (p *Parser) percentBar(b []byte, start, i, j int) (end int, ok bool) {
 	f.whole = hasFold(b[start:], "step") // Steps: 10%|█ | 10/100
 	tail := b[k:min(len(b), k+64)]
 	f.units = bytes.Contains(tail, []byte("it/s")) || bytes.Contains(tail, []byte("s/it"))
-	f.foreign = bytes.Contains(tail, []byte("B/s")) || bytes.Contains(tail, []byte("examples/s"))
+	f.foreign = !f.units && (bytes.Contains(tail, []byte("B/s")) || bytes.Contains(tail, []byte("examples/s")))
 	f.barAt = i
 	return k + 1, true
 }
