@@ -28,6 +28,7 @@ func stepsOf(t *testing.T, lines []string) []string {
 		}
 		js, err := json.Marshal(p.State())
 		must.NoError(t, err)
+		must.Less(t, 1024, len(js))
 		var st State
 		must.NoError(t, json.Unmarshal(js, &st))
 		p = newParser(t, Config{Steps: true})

@@ -156,8 +156,8 @@ func labelAt(b []byte) (n int64, end int, bare bool) {
 			break
 		}
 		n, j := digits(b, i+at+5)
-		if close := bytes.IndexByte(b[j:min(len(b), j+64)], ')'); j > i+at+5 && close >= 0 {
-			return n, j + close + 1, false
+		if stop := bytes.IndexByte(b[j:min(len(b), j+64)], ')'); j > i+at+5 && stop >= 0 {
+			return n, j + stop + 1, false
 		}
 	}
 	return 0, 0, false
@@ -188,8 +188,8 @@ func bracketed(b []byte, i int) (n int64, end int, bare bool) {
 		return n, j + 2, true
 	case b[j] == ',':
 		n, k := digits(b, j+1)
-		if close := bytes.Index(b[k:min(len(b), k+12)], []byte(">:")); k > j+1 && close > 0 && string(b[k:k+2]) == "]<" {
-			return n, k + close + 2, false
+		if stop := bytes.Index(b[k:min(len(b), k+12)], []byte(">:")); k > j+1 && stop > 0 && string(b[k:k+2]) == "]<" {
+			return n, k + stop + 2, false
 		}
 	}
 	return 0, 0, false
