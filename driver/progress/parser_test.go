@@ -292,6 +292,8 @@ func TestParse_series(t *testing.T) {
 			[]string{"5/- loss=0.5", "6/- loss=0.4"}},
 		{"a loss that does not fall, next to a reward", Config{},
 			repeat(24, "step=%d loss=0.5 reward=7.0"), join(repeat(21, "%d/- loss=0.5"), repeat(24, "%d/- reward=7")[21:])},
+		{"a share within an epoch is not that of the whole", Config{},
+			[]string{"Epoch 2", "step 210 (35.0%) loss 0.5"}, []string{"210/- loss=0.5"}},
 		{"a total said once", Config{},
 			[]string{"max_steps: 500", "step 5 loss 0.5", "loss 0.4", "step 6 loss 0.3"},
 			[]string{"5/500 loss=0.5", "5/500 loss=0.4", "6/500 loss=0.3"}},

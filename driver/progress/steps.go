@@ -168,7 +168,7 @@ func (s *steps) next(f *findings) (step, total float64) {
 		position = true // Epoch [1/5], Step [100/600]
 	}
 
-	if isSet(n) && !isSet(of) && !isSet(f.epoch) && f.share > 0 {
+	if isSet(n) && !isSet(of) && s.Epoch1 == 0 && f.share > 0 { // with epochs, perhaps of one
 		of = s.fromShare(n, f.share, f.tick)
 	}
 
