@@ -12,6 +12,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -29,11 +30,13 @@ type Measurement struct {
 	// since the last one.
 	Epoch uint64
 
-	Report  progress.Report // last report; numbers are NaN before the first
-	Reports int64           // number of reports
-	Goal    policy.Goal     // "" if unknown
-	Lines   int64           // number of lines of output
-	CPU     float64         // CPU-seconds used by the task; NaN if unknown
+	// Report is the last report with a metric. Its step and total are those of step
+	// reports while these tell the position. Numbers are NaN before the first report.
+	Report  progress.Report
+	Reports int64       // number of reports, step reports included
+	Goal    policy.Goal // "" if unknown
+	Lines   int64       // number of lines of output
+	CPU     float64     // CPU-seconds used by the task; NaN if unknown
 
 	Estimate growth.Estimate
 	Curve    []growth.Point // for a later process
@@ -232,6 +235,7 @@ func (o *Observer) publish() {
 			o.work.Recall(*run)
 		}
 		o.now.Remaining = o.work.Estimate(o.cpu, o.curve())
+		o.now.Work = o.work.State()
 	}
 	m := o.now
 	o.latest.Store(&m)
@@ -274,9 +278,11 @@ func (o *Observer) poll(ctx context.Context) {
 	o.failed(err)
 	o.now.Note, o.now.Lines = o.source.Note(), o.source.Stats().Lines
 	o.now.Goal = policy.Goal(o.source.Goal())
+	if o.cfg.Service {
+		reports = withMetric(reports) // steps are no response times
+	}
 	if len(reports) > 0 {
 		o.now.Reports += int64(len(reports))
-		o.now.Report = reports[len(reports)-1]
 		o.take(reports, before, beforeAt)
 	}
 	o.now.Offset = o.source.Offset()
@@ -290,6 +296,10 @@ func (o *Observer) failed(err error) {
 }
 
 func (o *Observer) take(reports []progress.Report, before float64, beforeAt time.Time) {
+	values := withMetric(reports)
+	if n := len(values); n > 0 {
+		o.now.Report = values[n-1]
+	}
 	if o.cfg.Service {
 		for _, r := range reports {
 			if fields.NonNegative(r.Value) {
@@ -300,13 +310,23 @@ func (o *Observer) take(reports []progress.Report, before float64, beforeAt time
 		return
 	}
 	for _, r := range reports {
-		o.work.Add(remaining.Point{CPU: o.cpu, Step: r.Step, Total: r.Total, PerEpoch: r.PerEpoch})
+		o.work.Add(remaining.Point{CPU: o.cpu, Step: r.Step, Total: r.Total, PerEpoch: r.PerEpoch, StepOnly: r.StepOnly(), Bar: r.Bar})
 	}
-	o.now.Work = o.work.State()
+	last := reports[len(reports)-1]
+	step, total, ok := o.work.Position(o.cpu)
+	if !ok && last.StepOnly() {
+		step, total, ok = last.Step, last.Total, o.now.Report.StepOnly() // for display, while the CPU time is unknown
+	}
+	if ok {
+		o.now.Report.Step, o.now.Report.Total, o.now.Report.Time = step, total, last.Time
+	}
+	if len(values) == 0 {
+		return // steps tell nothing about growth and targets
+	}
 	if w := o.cfg.Targets; w != nil {
 		// Every report counts, not only every interval's last. A Measurement's list is immutable.
 		reached := o.now.Reached
-		o.now.Reached = append(reached[:len(reached):len(reached)], w.Observe(reports)...)
+		o.now.Reached = append(reached[:len(reached):len(reached)], w.Observe(values)...)
 		o.now.Paused = w.Paused()
 	}
 	if o.estimator == nil || o.follows != (series{o.now.Report.Metric, o.now.Goal}) {
@@ -314,13 +334,21 @@ func (o *Observer) take(reports []progress.Report, before float64, beforeAt time
 			return
 		}
 	}
-	o.estimate(reports, before, beforeAt)
+	o.estimate(values, before, beforeAt)
 	o.now.Curve = o.estimator.Curve()
 }
 
-// follow starts a new estimator once the metric's direction is known.
+// withMetric returns the reports that are no step reports.
+func withMetric(reports []progress.Report) []progress.Report {
+	if !slices.ContainsFunc(reports, progress.Report.StepOnly) {
+		return reports
+	}
+	return slices.DeleteFunc(slices.Clone(reports), progress.Report.StepOnly)
+}
+
+// follow starts a new estimator once there is a metric and its direction is known.
 func (o *Observer) follow() bool {
-	if o.now.Goal == "" {
+	if o.now.Goal == "" || o.now.Report.StepOnly() {
 		return false
 	}
 	e, err := growth.New(o.cfg.Estimator, growth.Goal(o.now.Goal))

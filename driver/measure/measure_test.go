@@ -297,3 +297,103 @@ func TestObserver_remainingToTargets(t *testing.T) {
 		must.Eq(t, 0, *m.Remaining.QualityCPUS)
 	})
 }
+
+// bar lets a second pass in which the task uses one core and advances a bar by a step.
+func (k *task) bar(step, total float64) Measurement {
+	k.set(func() {
+		k.waiting = append(k.waiting, progress.Report{Value: math.NaN(), Step: step, Total: total})
+		k.cpu++
+	})
+	time.Sleep(time.Second)
+	synctest.Wait()
+	return k.Latest()
+}
+
+// Step reports tell the remaining work, and nothing about growth, gain and targets.
+func TestObserver_stepReports(t *testing.T) {
+	in(t, func(t *testing.T) {
+		zero := 0.0
+		k := observe(t, Config{Targets: target.NewWatcher("loss", policy.GoalMin, target.Targets{Acceptable: &zero})})
+		for i := range 30 {
+			k.bar(float64(i+1), 100)
+		}
+		<-k.Measure(true)
+		m := k.Latest()
+		must.Eq(t, 30, m.Reports)
+		must.Eq(t, []float64{30, 100}, []float64{m.Report.Step, m.Report.Total})
+		must.True(t, math.IsNaN(m.Report.Value))
+		must.Eq(t, "", m.Report.Metric)
+		must.Eq(t, policy.CPUSeconds(70), *m.Remaining.CPUS)
+		must.Eq(t, growth.Estimate{}, m.Estimate)
+		must.Eq(t, 0, m.Epoch)
+		must.Nil(t, m.Gain.Value)
+		must.SliceEmpty(t, m.Curve)
+		must.SliceEmpty(t, m.Reached)
+		must.Eq(t, "", m.Paused)
+
+		later := observe(t, Config{Resume: Resume{Offset: m.Offset, Report: m.Report, Reports: m.Reports, Goal: m.Goal, Work: m.Work}})
+		later.set(func() { later.cpu = k.cpu })
+		m = later.report()
+		must.Eq(t, policy.CPUSeconds(69), *m.Remaining.CPUS, must.Sprint("known to a later process at once"))
+		must.Eq(t, 30, m.Report.Step)
+		must.Eq(t, growth.Estimate{}, later.measure().Estimate)
+	})
+}
+
+// A task may have step reports first and a metric later, or both.
+func TestObserver_stepsAndMetric(t *testing.T) {
+	in(t, func(t *testing.T) {
+		k := observe(t, Config{})
+		for i := range 20 {
+			k.bar(float64(i+1), 100)
+		}
+		value := func(v float64) Measurement { // without a step
+			k.set(func() {
+				k.waiting = append(k.waiting, progress.Report{Metric: "loss", Value: v, Step: math.NaN(), Total: math.NaN()})
+			})
+			return k.bar(21, 100)
+		}
+		value(4)
+		m := value(3)
+		must.Eq(t, 3, m.Report.Value)
+		must.Eq(t, 21, m.Report.Step, must.Sprint("of the bar"))
+		must.True(t, k.measure().Estimate.Measured)
+		must.NotNil(t, m.Remaining.CPUS)
+
+		k.report(2) // step 1 of 100
+		m = k.report(1)
+		must.Eq(t, 2, m.Report.Step, must.Sprint("the metric's own"))
+		must.Eq(t, policy.CPUSeconds(98), *m.Remaining.CPUS)
+		must.Eq(t, 2, k.bar(70, 300).Report.Step)
+
+		for i := range 120 {
+			m = k.bar(float64(i+70), 300)
+		}
+		must.Eq(t, 1, m.Report.Value)
+		must.Eq(t, 189, m.Report.Step, must.Sprint("the bar remains"))
+		must.Eq(t, policy.CPUSeconds(111), *m.Remaining.CPUS)
+		must.Eq(t, "loss", m.Report.Metric)
+	})
+}
+
+// The CPU time may be unknown at first.
+func TestObserver_stepReportsWithoutCPU(t *testing.T) {
+	in(t, func(t *testing.T) {
+		k := observe(t, Config{})
+		k.set(func() { k.cpuErr = errors.New("not yet") })
+		m := k.bar(7, 100)
+		must.Eq(t, []float64{7, 100}, []float64{m.Report.Step, m.Report.Total})
+		must.Nil(t, m.Remaining.CPUS)
+	})
+}
+
+func TestObserver_serviceIgnoresSteps(t *testing.T) {
+	in(t, func(t *testing.T) {
+		k := observe(t, Config{Service: true})
+		m := k.bar(7, 100)
+		must.Eq(t, 0, m.Reports)
+		must.Eq(t, 0, m.Responses)
+		must.True(t, math.IsNaN(m.Report.Step))
+		must.Eq(t, 1, k.report(0.5).Reports)
+	})
+}

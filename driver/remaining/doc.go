@@ -53,4 +53,23 @@
 //   - Totals that are zero, negative or not finite are ignored, as are steps that are
 //     negative or not finite.
 //   - A step beyond the total, by more than the distance of two reports, disproves it.
+//
+// # Step reports
+//
+// Without a metric nothing tells whether a count is the training's: there are bars of
+// downloads, of validation, of one epoch. Bars are told apart by their names and totals,
+// and one is followed: the one that lasts without beginning anew, else the one that
+// covers the most CPU time.
+//
+//   - The size is unknown, or that of the earlier run in CPU-seconds, until the bar has
+//     covered half of the CPU time and a tenth of its steps. If meta, an option or the
+//     earlier run names the same total, the tenth does not matter. If it names another
+//     one, or a bar that began before is open, the steps may be those of one epoch, and
+//     the size stays unknown.
+//   - A bar that ends and begins anew is an epoch. Steps are counted on, and the number of
+//     epochs, or of all steps, is that of meta, an option or the earlier run.
+//   - The size is withdrawn if the bar begins anew, exceeds its total or ends before the
+//     task, or if the size doubles. It is trusted again by new evidence, at most twice.
+//   - Reports of a metric that have a step count instead, until they are missing for
+//     half of the CPU time.
 package remaining

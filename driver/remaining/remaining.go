@@ -41,6 +41,9 @@ type Estimate struct {
 	Total float64
 	// Why explains the estimate.
 	Why string
+	// Lost is the reason why a size that followed from step reports was withdrawn; "" if
+	// none was.
+	Lost string
 }
 
 // Declared is a task's size before it reports; 0 means unknown.
@@ -72,6 +75,8 @@ type Point struct {
 	Step     float64
 	Total    float64 // total number of steps
 	PerEpoch float64 // steps per epoch
+	StepOnly bool    // a step report
+	Bar      string  // of a step report: its name
 }
 
 // Curve is the state of the task's metric.
@@ -117,6 +122,15 @@ type State struct {
 	Steps   []Mark  `json:"steps,omitempty"`
 	Epochs  []Mark  `json:"epochs,omitempty"`  // the first report of each epoch
 	Carried float64 `json:"carried,omitempty"` // CPU-seconds per step before a restart
+
+	// Of step reports. The fields above are those of the followed bar, if ByBar.
+	ByBar      bool    `json:"by_bar,omitempty"`
+	Tracks     []Bar   `json:"tracks,omitempty"`
+	Lead       int     `json:"lead,omitempty"`        // the followed one
+	TrackedCPU float64 `json:"tracked_cpu,omitempty"` // CPU-seconds at the last one's report
+	Sized      float64 `json:"sized,omitempty"`       // CPU-seconds in total when first known; 0 = unknown
+	Lost       int     `json:"lost,omitempty"`        // times that it was wrong
+	LostWhy    string  `json:"lost_why,omitempty"`
 }
 
 const (
@@ -147,13 +161,16 @@ func (e *Estimator) Recall(run Run) { e.declared.Earlier = run }
 
 // New returns an Estimator that continues from a state; the zero State is a new task.
 func New(d Declared, s State) *Estimator {
-	s.Steps, s.Epochs = append([]Mark(nil), s.Steps...), append([]Mark(nil), s.Epochs...)
-	return &Estimator{declared: d, s: s}
+	if len(s.Tracks) > maxTracked || s.Lead < 0 || s.Lead >= max(len(s.Tracks), 1) || s.ByBar && len(s.Tracks) == 0 {
+		s = State{} // another version's
+	}
+	return &Estimator{declared: d, s: s.clone()}
 }
 
-func (e *Estimator) State() State {
-	s := e.s
-	s.Steps, s.Epochs = append([]Mark(nil), s.Steps...), append([]Mark(nil), s.Epochs...)
+func (e *Estimator) State() State { return e.s.clone() }
+
+func (s State) clone() State {
+	s.Steps, s.Epochs, s.Tracks = append([]Mark(nil), s.Steps...), append([]Mark(nil), s.Epochs...), append([]Bar(nil), s.Tracks...)
 	return s
 }
 
@@ -171,15 +188,24 @@ func (e *Estimator) Add(p Point) {
 		return
 	}
 	if p.CPU < s.Used {
-		if p.CPU < jitter*s.Used {
-			e.restart()
-		} else {
+		switch {
+		case p.CPU >= jitter*s.Used:
 			p.CPU = s.Used
+		case s.ByBar:
+			e.forget() // nothing tells the rounds of another process
+		default:
+			e.restart()
 		}
 	}
 	s.Used = p.CPU
+	if p.StepOnly && !e.bar(&p) {
+		return
+	}
 	if !(p.Step >= 0 && p.Step < maxValue) {
 		return
+	}
+	if s.ByBar && !p.StepOnly {
+		e.forget() // the metric's own step is surer
 	}
 	e.direction(p.Step)
 	step, total := p.Step, number(p.Total)
@@ -355,6 +381,8 @@ func (e *Estimator) Estimate(cpu float64, c Curve) Estimate {
 		cpu = e.s.Used
 	}
 	out := e.toEnd(cpu)
+	e.trust(cpu, &out)
+	out.Lost = e.s.LostWhy
 	if c.Objective != nil && !c.Plateau {
 		if way, ok := c.Fit.To(*c.Objective, cpu); ok && (out.CPUS == nil || way < float64(*out.CPUS)) {
 			out.CPUS, out.Source = seconds(way), Objective
@@ -390,9 +418,12 @@ func seconds(v float64) *policy.CPUSeconds {
 	return &s
 }
 
-// total returns the step at which the task ends, and its source.
-func (e *Estimator) total() (total float64, from Source, name string) {
+// total returns the step at which the task ends, and its source, after cpu CPU-seconds.
+func (e *Estimator) total(cpu float64) (total float64, from Source, name string) {
 	s := &e.s
+	if s.ByBar {
+		return e.barTotal(cpu)
+	}
 	if s.Down {
 		return 0, Steps, "counting down"
 	}
@@ -405,34 +436,43 @@ func (e *Estimator) total() (total float64, from Source, name string) {
 	if s.PerEpoch == 1 {
 		by, assumed = Epochs, 0 // only epochs are reported
 	}
-	for _, c := range []struct {
-		total float64
-		from  Source
-		name  string
-	}{
+	return e.first([]end{
 		{d.Steps, Meta, "as the job declares"},
 		{d.Epochs * s.PerEpoch, Meta, "as the job declares"},
 		{trainer, by, "as the trainer reports"},
 		{assumed, Assumed, "assumed from " + d.Assumed.StepsFrom},
 		{d.Assumed.Epochs * s.PerEpoch, Assumed, "assumed from " + d.Assumed.EpochsFrom},
 		{d.Earlier.Steps, Earlier, "as in the previous run"},
-	} {
-		if c.total > 0 && s.At.Step <= c.total+max(s.Gap, 1) {
+	})
+}
+
+// end is a candidate for the last step.
+type end struct {
+	total float64
+	from  Source
+	name  string
+}
+
+// first returns the first end that the task has not passed.
+func (e *Estimator) first(of []end) (total float64, from Source, name string) {
+	for _, c := range of {
+		if c.total > 0 && e.s.At.Step <= c.total+max(e.s.Gap, 1) {
 			return c.total, c.from, c.name
 		}
 	}
-	return 0, Unknown, ""
+	return 0, Unknown, "no total is known, or the task is beyond it"
 }
 
 func (e *Estimator) toEnd(cpu float64) Estimate {
 	s := &e.s
 	before := e.declared.Earlier
+	byCPU := Estimate{Why: "no step has been reported"}
+	if before.CPUS > cpu {
+		byCPU = Estimate{CPUS: seconds(before.CPUS - cpu), Source: Earlier, Total: before.Steps,
+			Why: fmt.Sprintf("the previous run took %.4g CPU-seconds", before.CPUS)}
+	}
 	if !s.Reported {
-		if before.CPUS > cpu {
-			return Estimate{CPUS: seconds(before.CPUS - cpu), Source: Earlier, Total: before.Steps,
-				Why: fmt.Sprintf("the previous run took %.4g CPU-seconds", before.CPUS)}
-		}
-		return Estimate{Why: "no step has been reported"}
+		return byCPU
 	}
 	per, epochs := s.measured()
 	how := "over the latest steps"
@@ -450,10 +490,12 @@ func (e *Estimator) toEnd(cpu float64) Estimate {
 		out.Why = "the step keeps going backwards, so progress is unknown"
 		return out
 	}
-	total, from, name := e.total()
+	total, from, name := e.total(cpu)
 	switch {
+	case from == Unknown && s.ByBar && byCPU.CPUS != nil:
+		return byCPU
 	case from == Unknown:
-		out.Why = "no total is known, or the task is beyond it"
+		out.Why = name
 		return out
 	case per == 0:
 		out.Why = "one report: a second is needed"

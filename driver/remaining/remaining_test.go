@@ -416,6 +416,10 @@ func TestAnything(t *testing.T) {
 			cpu += rapid.Float64Range(0, 2).Draw(t, "dc")
 			step++
 			p := Point{CPU: cpu, Step: step, Total: 100, PerEpoch: 10}
+			if rapid.IntRange(0, 2).Draw(t, "bar") > 0 {
+				p.StepOnly, p.Bar = true, rapid.SampledFrom([]string{"", "Train", "Epoch 3"}).Draw(t, "name")
+				p.Step = math.Mod(step, rapid.SampledFrom([]float64{7, 101}).Draw(t, "of"))
+			}
 			for _, f := range []*float64{&p.CPU, &p.Step, &p.Total, &p.PerEpoch} {
 				if rapid.IntRange(0, 9).Draw(t, "odd") == 0 {
 					*f = weird.Draw(t, "v")
@@ -433,7 +437,10 @@ func TestAnything(t *testing.T) {
 				}
 			}
 			s := e.State()
-			if len(s.Steps) > maxMarks || len(s.Epochs) > maxMarks {
+			if step, _, ok := e.Position(at); ok && !(step >= 0) {
+				t.Fatal(step)
+			}
+			if len(s.Tracks) > maxTracked || len(s.Steps) > maxMarks || len(s.Epochs) > maxMarks {
 				t.Fatal("too many marks")
 			}
 			if r := s.Run(at); !(r.CPUS >= 0) || !(r.Steps >= 0) || math.IsInf(r.CPUS, 0) {

@@ -1,0 +1,307 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package remaining
+
+import (
+	"cmp"
+	"math"
+	"strings"
+	"unicode"
+)
+
+// Bar is one counter of step reports, such as a progress bar. Name and Total tell it
+// from others.
+type Bar struct {
+	Name  string  `json:"name,omitempty"` // without digits
+	Total float64 `json:"total,omitempty"`
+	// Began is its first report, or the first that counts as evidence for its total.
+	Began Mark    `json:"began"`
+	At    Mark    `json:"at"`            // its last report
+	Gap   float64 `json:"gap,omitempty"` // steps between the last two
+	// Rounds counts how often it has ended and begun anew.
+	Rounds float64 `json:"rounds,omitempty"`
+	Used   float64 `json:"used,omitempty"` // CPU-seconds, each from the report before, of any bar
+}
+
+const (
+	maxTracked = 8  // bars; an epoch has one for training, one for validation, and one may count epochs
+	maxBarName = 64 // bytes
+	// mostCPU is the part of the job's CPU time that a bar must cover to be the
+	// training: with less, most of the job is something else.
+	mostCPU = 0.5
+	// leastSteps is the part of a bar's steps that must be seen before its total counts:
+	// bars of preparations and first steps come and go, and without a size a tenth of
+	// the job runs as under plain Nomad.
+	leastSteps = 0.1
+	// silence is the CPU time without a report, as a part of that covered by the reports
+	// before, after which a bar counts as given up. One that counts epochs may wait for
+	// its next report as long as the first epoch took, and an epoch's time varies.
+	silence = 1.5
+	// overrun is the CPU time after a complete bar, as a part of the bar's, in which the
+	// job may save and evaluate its model; later, it goes on.
+	overrun = 0.1
+	// clearly is how many times as much CPU another bar must cover to be followed
+	// instead, lest two similar ones alternate.
+	clearly = 1.5
+	// doubled is the growth of an estimated size that disproves it: steps whose cost
+	// varies by less are common.
+	doubled = 2
+	// maxLost bounds how often a size is trusted by a bar alone.
+	maxLost = 3
+)
+
+func (b *Bar) complete() bool { return b.Total > 0 && b.At.Step+b.Gap >= b.Total }
+
+// position is the step over all rounds.
+func (b *Bar) position() Mark { return Mark{b.Rounds*b.Total + b.At.Step, b.At.CPU} }
+
+// cover is the CPU time from the bar's first report to its last or, if it restarts (and
+// other bars come between), of its own reports.
+func (b *Bar) cover() float64 {
+	if b.Rounds == 0 {
+		return b.At.CPU - b.Began.CPU
+	}
+	return b.Used
+}
+
+// lasts reports whether the bar covers most of the job's CPU time so far.
+func (b *Bar) lasts() bool { return b.cover() > 0 && b.cover() >= mostCPU*b.At.CPU }
+
+// open reports whether a bar has not ended after used CPU-seconds.
+func (b *Bar) open(used float64) bool {
+	return b.Rounds == 0 && b.Total > 0 && !b.complete() &&
+		(b.At.Step == b.Began.Step || used-b.At.CPU <= silence*b.cover())
+}
+
+// bar adds a step report. If it is the followed bar's, it changes the report to one of
+// the step over all rounds.
+func (e *Estimator) bar(p *Point) (followed bool) {
+	s := &e.s
+	total := number(p.Total)
+	if !(p.Step >= 0 && p.Step < maxValue) || total > 0 && total < 2 {
+		return false // one step tells nothing
+	}
+	if s.Reported && !s.ByBar {
+		if p.CPU-s.At.CPU <= s.At.CPU {
+			return false // the metric's reports have steps
+		}
+		e.forget()
+	}
+	i := s.track(barName(p.Bar), total, Mark{p.Step, p.CPU})
+	b := &s.Tracks[i]
+	if lead := s.lead(); !s.ByBar || lead != s.Lead {
+		e.follow(lead)
+	}
+	if i != s.Lead {
+		return false
+	}
+	p.Step = b.position().Step
+	if b.Rounds > 0 {
+		p.PerEpoch = b.Total
+	}
+	return true
+}
+
+// barName drops digits, which may number the epochs.
+func barName(name string) string {
+	name = strings.Map(func(r rune) rune {
+		if unicode.IsDigit(r) {
+			return -1
+		}
+		return r
+	}, name)
+	return strings.ToValidUTF8(name[:min(len(name), maxBarName)], "")
+}
+
+// track notes a report and returns its bar's index.
+func (s *State) track(name string, total float64, at Mark) int {
+	since := 0.0 // CPU time before the first report is no bar's
+	if len(s.Tracks) > 0 {
+		since = at.CPU - s.TrackedCPU
+	}
+	s.TrackedCPU = at.CPU
+	drop := -1
+	for i := range s.Tracks {
+		b := &s.Tracks[i]
+		if b.Name != name || b.Total != total {
+			if i != s.Lead && (drop < 0 || b.cover() < s.Tracks[drop].cover()) {
+				drop = i
+			}
+			continue
+		}
+		b.Used += since
+		switch {
+		case at.Step >= b.At.Step:
+			if gap := at.Step - b.At.Step; gap > 0 {
+				b.Gap = gap
+			}
+		case b.complete():
+			b.Rounds++
+		default: // given up, or restarted
+			b.Began = Mark{b.Rounds*b.Total + at.Step, at.CPU}
+		}
+		b.At = at
+		return i
+	}
+	b := Bar{Name: name, Total: total, Began: at, At: at, Used: since}
+	if len(s.Tracks) < maxTracked {
+		s.Tracks = append(s.Tracks, b)
+		return len(s.Tracks) - 1
+	}
+	s.Tracks[drop] = b
+	return drop
+}
+
+// lead returns the bar that is the training: one that lasts without beginning anew,
+// since it counts the job's steps or epochs, else the one that covers the most CPU time.
+func (s *State) lead() int {
+	best, whole, most := s.Lead, false, 0.0
+	for i := range s.Tracks {
+		b := &s.Tracks[i]
+		w, cover := b.open(s.Used) && b.lasts(), b.cover()
+		if i == s.Lead {
+			cover *= clearly
+		}
+		if w && !whole || w == whole && cover > most {
+			best, whole, most = i, w, cover
+		}
+	}
+	return best
+}
+
+// forget drops all reports and keeps what is known about trust.
+func (e *Estimator) forget() {
+	e.s = State{Used: e.s.Used, Lost: e.s.Lost, LostWhy: e.s.LostWhy}
+}
+
+// follow continues with another bar.
+func (e *Estimator) follow(i int) {
+	s := &e.s
+	tracks, tracked, sized := s.Tracks, s.TrackedCPU, s.Sized
+	e.forget()
+	b := tracks[i]
+	s.Tracks, s.TrackedCPU, s.Sized = tracks, tracked, sized
+	s.ByBar, s.Lead, s.Reported, s.Total = true, i, true, b.Total
+	s.Began, s.At = b.Began, b.position()
+	s.Raw, s.Before = s.At.Step, b.Began.Step
+	s.Steps = mark([]Mark{s.Began}, s.At)
+}
+
+// Position returns the step that follows from step reports, over all epochs, and its
+// total, NaN if unknown, of the task that has used cpu CPU-seconds; ok is false if there
+// are none or the metric's reports have steps.
+func (e *Estimator) Position(cpu float64) (step, total float64, ok bool) {
+	s := &e.s
+	if !s.ByBar || s.Down {
+		return math.NaN(), math.NaN(), false
+	}
+	b := &s.Tracks[s.Lead]
+	total, _, _ = e.total(max(cpu, s.Used))
+	if total == 0 && b.Rounds == 0 {
+		total = b.Total
+	}
+	if total == 0 {
+		total = math.NaN()
+	}
+	return s.At.Step, total, true
+}
+
+// barTotal returns the step at which the task ends and its source, or why it is unknown,
+// after cpu CPU-seconds.
+func (e *Estimator) barTotal(cpu float64) (total float64, from Source, name string) {
+	s, d := &e.s, e.declared
+	b := &s.Tracks[s.Lead]
+	switch {
+	case s.Down:
+		return 0, Unknown, "the number of steps falls"
+	case !b.lasts():
+		return 0, Unknown, "the steps cover too little of the CPU time so far"
+	case b.complete() && cpu-b.At.CPU > overrun*b.cover():
+		return 0, Unknown, "the steps are complete, and the task goes on"
+	case b.complete() && b.Rounds == 0 && s.Sized == 0:
+		return 0, Unknown, "the steps are complete"
+	}
+	whole := 0.0
+	if b.Rounds == 0 {
+		whole = b.Total
+	}
+	epochs := cmp.Or(d.Epochs, d.Assumed.Epochs)
+	agreed, why := false, ""
+	for _, v := range []float64{d.Steps, d.Epochs, d.Assumed.Steps, d.Assumed.Epochs, d.Earlier.Steps} {
+		agreed = agreed || v == whole
+	}
+	switch {
+	case whole == 0:
+		why = "the steps begin anew with each epoch, and the number of epochs is unknown"
+		if b.Rounds == 0 {
+			why = "no total is known"
+		}
+	case agreed:
+	case epochs > 1 && whole > s.PerEpoch && s.PerEpoch > 0: // not one epoch's
+	case epochs > 1, d.Assumed.Steps > 0, d.Earlier.Steps > whole:
+		whole, why = 0, "the steps may be those of one epoch"
+	}
+	switch {
+	case whole == 0 || agreed:
+	case b.At.Step-b.Began.Step < leastSteps*whole:
+		whole, why = 0, "too few of the steps have been seen to trust their total"
+	case s.Lost >= maxLost:
+		whole, why = 0, "totals have been wrong too often"
+	case s.older(b):
+		whole, why = 0, "another count that began before has not ended"
+	}
+	assumed, earlier := d.Assumed.Steps, d.Earlier.Steps
+	if b.Rounds == 0 && b.Total > 0 {
+		assumed = 0 // perhaps in another unit
+		if earlier < b.Total {
+			earlier = 0
+		}
+	}
+	total, from, name = e.first([]end{
+		{d.Steps, Meta, "as the job declares"},
+		{d.Epochs * s.PerEpoch, Meta, "as the job declares"},
+		{whole, Steps, "as the trainer reports"},
+		{assumed, Assumed, "assumed from " + d.Assumed.StepsFrom},
+		{d.Assumed.Epochs * s.PerEpoch, Assumed, "assumed from " + d.Assumed.EpochsFrom},
+		{earlier, Earlier, "as in the previous run"},
+	})
+	if from == Unknown {
+		name = cmp.Or(why, "the task is beyond the total of its steps")
+	}
+	return total, from, name
+}
+
+// older reports whether another bar, which may count epochs, began before b and is open.
+func (s *State) older(b *Bar) bool {
+	for i := range s.Tracks {
+		if o := &s.Tracks[i]; o != b && o.Began.CPU <= b.Began.CPU && o.open(s.Used) {
+			return true
+		}
+	}
+	return false
+}
+
+// trust withdraws an estimate from step reports that turns out wrong.
+func (e *Estimator) trust(cpu float64, out *Estimate) {
+	s := &e.s
+	sized := s.ByBar && out.CPUS != nil && out.PerStep > 0
+	switch {
+	case !sized && s.Sized > 0:
+		s.LostWhy = out.Why
+	case !sized:
+		return
+	case s.Sized == 0:
+		s.Sized = cpu + float64(*out.CPUS)
+		return
+	case cpu+float64(*out.CPUS) > doubled*s.Sized:
+		s.LostWhy = "the estimate has doubled"
+		out.CPUS, out.Source, out.Total, out.Why = nil, Unknown, 0, s.LostWhy
+		b := &s.Tracks[s.Lead]
+		b.Began = b.position() // its evidence counts from here
+	default:
+		return
+	}
+	s.Sized = 0
+	s.Lost++
+}
