@@ -85,6 +85,9 @@ func (t *task) reportProgress(was measure.Measurement, now time.Time) {
 		t.show.Enqueue("diverged", "the model has diverged: "+t.metric()+" is not finite; other tasks come first")
 		t.show.Happened("diverged")
 	}
+	if lost := t.m.Remaining.Lost; lost != "" && was.Remaining.Lost == "" && t.hasTwin() {
+		t.show.Enqueue("unsized", "its size is unknown again: "+lost)
+	}
 	if t.m.Reports == 0 && t.Limited && !t.reported.empty && unreadable == "" && (now.Sub(t.start) >= t.noProgressAfter || t.NoOutput && t.Where == "") {
 		t.reported.empty = true
 		t.log.Info("no progress found", "where", t.where(), "lines", t.m.Lines)
@@ -125,11 +128,11 @@ func (t *task) reportLimits(was error) {
 	}
 }
 
-// reportCategory reports convergence and its end. It needs a report of the task, since the category
-// may be an earlier run's.
+// reportCategory reports convergence and its end. It needs a value of the task's metric, since the
+// category may be an earlier run's.
 func (t *task) reportCategory(d policy.Decision) {
 	const kind = "category"
-	if t.m.Reports == 0 {
+	if t.m.Report.StepOnly() {
 		return
 	}
 	limit := fmt.Sprintf("it may use %.0f %% of the pool", 100*d.Bound())

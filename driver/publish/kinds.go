@@ -22,6 +22,7 @@ func Kinds() []Kind {
 		{"already-complete", []string{"not restarted: "}, "The agent died while it was stopping the task at its objective."},
 		{"fair-finish", []string{"ended after "}, "Duration of a task that succeeded, and the duration expected under the fair share; if longer, the reason."},
 		{"size", []string{"used "}, "The task succeeded; the next run with the same arguments is expected to use as much. `ebbtide_run` is for the shim."},
+		{"unsized", []string{"its size is unknown again: "}, "Its steps gave a wrong total."},
 		{"qoe", []string{"response time "}, "The target was missed in three consecutive intervals, or is met again. The node may have no CPU left."},
 		{"no-progress", []string{"none of the ", "the task has written no output yet", "Nomad does not collect the task's output", "no value of a metric has been read"}, "No report within `no_progress_after`, or none possible; the task has its fair share. Check its output with `ebbtide progress`."},
 		{"progress", []string{"cannot read its progress from "}, "The task has its fair share."},

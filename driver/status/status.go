@@ -86,14 +86,14 @@ type Status struct {
 
 	Target Target `json:"target"`
 
-	Metric   string `json:"metric"`         // name of the metric; empty before the first report
+	Metric   string `json:"metric"`         // name of the metric; empty before the first value
 	Goal     string `json:"goal"`           // `min`, `max`
 	Value    Number `json:"value"`          // last report; null also for NaN and infinity
 	Step     Number `json:"step"`           // of the last report
 	Total    Number `json:"total"`          // steps of the whole training
 	Progress Number `json:"progress_per_s"` // gain per second of wall time
 	Growth   Number `json:"growth"`         // gain per second with the whole pool, in units of the range of the values so far (`robust`) or of the metric (`published`)
-	Reports  int64  `json:"reports"`        // values read so far
+	Reports  int64  `json:"reports"`        // reports read so far
 	Plateau  bool   `json:"plateau"`        // growth cannot be told from noise (`robust`)
 	Diverged bool   `json:"diverged"`       // the metric is NaN or infinite
 

@@ -1,0 +1,116 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/growth"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/remaining"
+	"github.com/ebbtide/ebbtide/driver/target"
+)
+
+// bar is a source of step reports.
+type bar struct{ step, total, read float64 }
+
+func (b *bar) Poll(context.Context) ([]progress.Report, error) {
+	if b.step == b.read {
+		return nil, nil
+	}
+	b.read = b.step
+	return []progress.Report{{Value: math.NaN(), Step: b.step, Total: b.total}}, nil
+}
+
+func (b *bar) Goal() string              { return "" }
+func (b *bar) Note() string              { return "" }
+func (b *bar) Stats() progress.Stats     { return progress.Stats{Lines: int64(b.read)} }
+func (b *bar) Close() error              { return nil }
+func (b *bar) Offset() json.RawMessage   { return nil }
+func (b *bar) SetOffset(json.RawMessage) {}
+
+// stepper is a task that reports steps only, one per second and core.
+func (n *node) stepper(name string, total float64) (*fake, *bar) {
+	f, b := n.task(name), &bar{total: total}
+	f.Open = func() (progress.Source, error) { return b, nil }
+	return f, b
+}
+
+func (b *bar) advance() (float64, string) { b.step++; return 1, "" }
+
+// Step reports give a task a size, an expected end and a history, and no growth.
+func TestStepReports(t *testing.T) {
+	for _, name := range []string{"flowcon", "tradl", "auto", "fsp"} {
+		t.Run(name, bubble(func(t *testing.T) {
+			n := newNode(t, func(o *Options) { o.Policy = decider(t, name) })
+			f, b := n.stepper("bar", 1000)
+			zero := 0.0
+			f.Targets.Acceptable, f.Targets.Hold = &zero, 1
+			f.Watcher = target.NewWatcher("loss", policy.GoalMin, f.Targets)
+			other := n.task("other")
+			n.start(f)
+			n.start(other)
+			do := behaviour{f: b.advance, other: learner(0.005, 1, 0.01)}
+			for range 150 {
+				n.second(do)
+				if name == "flowcon" || name == "tradl" {
+					must.GreaterEq(t, 990, f.limits.Shares, must.Sprint("as a task without reports"))
+				}
+			}
+			k := n.c.find(f.ID)
+			must.Eq(t, growth.Estimate{}, k.m.Estimate)
+			must.Eq(t, policy.InTraining, k.reached)
+			must.Nil(t, k.m.Gain.Value)
+			must.SliceEmpty(t, k.m.Curve)
+			must.InDelta(t, 850, float64(*k.m.Remaining.CPUS), 3)
+			n.pass(3 * time.Second)
+			st := f.shown(t)
+			must.Eq(t, 150, st.Reports)
+			must.Eq(t, []float64{150, 1000}, []float64{float64(st.Step), float64(st.Total)})
+			must.False(t, st.Value.Known())
+			must.Eq(t, "", st.Metric)
+			must.Eq(t, string(remaining.Steps), st.Fair.Source)
+			if name == "auto" || name == "fsp" {
+				must.False(t, st.Fair.Finish.IsZero())
+			}
+			for len(n.events) > 0 {
+				must.NotEq(t, "no-progress", (<-n.events).Annotations["ebbtide"])
+			}
+			n.restart(nil, f, other)
+			b.read = 0
+			n.seconds(5, do)
+			k = n.c.find(f.ID)
+			must.InDelta(t, 845, float64(*k.m.Remaining.CPUS), 10, must.Sprint("known after a restart"))
+			must.Eq(t, 155, n.c.remove(n.ctx, f.ID, true).Run.Steps)
+		}))
+	}
+}
+
+// A size that turns out wrong is an event, once.
+func TestStepReportsLost(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f, b := n.stepper("bar", 50)
+		n.start(f)
+		n.seconds(50, behaviour{f: b.advance})
+		must.NotNil(t, n.c.find(f.ID).m.Remaining.CPUS)
+		n.seconds(20, behaviour{f: func() (float64, string) { return 1, "" }})
+		must.Nil(t, n.c.find(f.ID).m.Remaining.CPUS)
+		must.StrContains(t, n.event("unsized").Message, "the task goes on")
+		b.step = 0
+		n.seconds(200, behaviour{f: b.advance})
+		n.restart(nil, f)
+		n.seconds(60, behaviour{f: b.advance})
+		for len(n.events) > 0 {
+			must.NotEq(t, "unsized", (<-n.events).Annotations["ebbtide"])
+		}
+	})(t)
+}
