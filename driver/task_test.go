@@ -231,6 +231,7 @@ func TestTaskOptionErrors(t *testing.T) {
 		"easy by name":  {map[string]any{"metric": "accuracy"}, map[string]string{"ebbtide_acceptable": "0.9", "ebbtide_objective": "0.8"}, []string{"meta.ebbtide_objective", "0.8"}},
 		"qoe 0":         {nil, map[string]string{"ebbtide_qoe_target": "0"}, []string{"meta.ebbtide_qoe_target", "> 0", `"0"`}},
 		"qoe text":      {nil, map[string]string{"ebbtide_qoe_target": "fast"}, []string{"meta.ebbtide_qoe_target", `"fast"`}},
+		"qoe steps":     {map[string]any{"prometheus": "http://localhost/", "step": "s"}, map[string]string{"ebbtide_qoe_target": "1"}, []string{"meta.ebbtide_qoe_target: needs a metric"}},
 		"both kinds":    {nil, map[string]string{"ebbtide_qoe_target": "1", "ebbtide_objective": "0.5"}, []string{"meta.ebbtide_qoe_target", "ebbtide_objective", "service or a training job"}},
 		"two sources":   {map[string]any{"file": "/local/a.csv", "tensorboard": "/alloc/runs"}, nil, []string{"progress.tensorboard", "file"}},
 		"outside":       {map[string]any{"file": "/var/log/a.csv"}, nil, []string{"progress.file", "/local or /alloc", "/var/log/a.csv"}},

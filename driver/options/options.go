@@ -240,6 +240,9 @@ func (o *Task) CheckTargets() error {
 		o.Progress.Goal = progress.GoalMin // regardless of the metric's name
 	}
 	metric, goal := o.Progress.Declared()
+	if t.QoE > 0 && o.Progress.Prometheus != "" && metric == "" {
+		errs.Add("meta."+KeyQoE, "needs a metric: set progress.metric to the name of the response time")
+	}
 	for _, x := range []struct {
 		key   string
 		value *float64

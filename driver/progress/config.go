@@ -75,8 +75,8 @@ type Config struct {
 	Prometheus string
 	// Labels select one of several series of the metric.
 	Labels map[string]string
-	// Step and Total name the endpoint's metrics of steps done and in total; "" means
-	// none.
+	// Step and Total name the endpoint's metrics, or the file's fields, of steps done and
+	// in total; "" means none or, in a file, automatic. With Step, no metric is needed.
 	Step, Total string
 	// Quantile, in (0, 1), is read from a histogram or summary; 0 means
 	// DefaultQuantile.
@@ -236,11 +236,14 @@ func (c Config) checkSource(bad func(field, value, format string, args ...any)) 
 		if c.Quantile != 0 {
 			bad("quantile", fmt.Sprint(c.Quantile), "is for progress.prometheus, which is not set")
 		}
-		if c.Step != "" {
-			bad("step", c.Step, "is for progress.prometheus, which is not set")
-		}
-		if c.Total != "" {
-			bad("total", c.Total, "is for progress.prometheus, which is not set")
+		for _, f := range []field{{"step", c.Step}, {"total", c.Total}} {
+			switch {
+			case f.value == "":
+			case c.File == "":
+				bad(f.name, f.value, "is for progress.prometheus and progress.file, which are not set")
+			case len(f.value) > maxMetric || !utf8.ValidString(f.value) || strings.ContainsFunc(f.value, unicode.IsControl):
+				bad(f.name, f.value, "must be the name of a field, of at most %d bytes", maxMetric)
+			}
 		}
 	} else {
 		c.checkEndpoint(bad)
@@ -260,8 +263,8 @@ func (c Config) checkEndpoint(bad func(field, value, format string, args ...any)
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		bad("prometheus", redacted(c.Prometheus), "must be a URL like http://127.0.0.1:8000/metrics (${NOMAD_ADDR_label} is the address of a port)")
 	}
-	if c.Metric == "" {
-		bad("metric", "", "must name the metric that is read from progress.prometheus")
+	if c.Metric == "" && c.Step == "" {
+		bad("metric", "", "must name the metric that is read from progress.prometheus (or progress.step that of the steps done)")
 	}
 	if c.Quantile != 0 && !(c.Quantile > 0 && c.Quantile < 1) {
 		bad("quantile", fmt.Sprint(c.Quantile), "must be between 0 and 1, 0.95 for instance")

@@ -5,7 +5,9 @@
 //
 // Each JSON line, and each CSV row converted to one, goes to a progress.Parser, which
 // chooses the metric: the configured one, in any case and as a path (val.loss) in
-// nested objects, or its own choice. Patterns and other presets are errors.
+// nested objects, or its own choice. Patterns and other presets are errors. A line
+// without the metric, but with the field that is configured for the step, is a step
+// report.
 //
 // # JSONL
 //
@@ -34,10 +36,12 @@ package file
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -45,6 +49,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/progress/tail"
 	"github.com/ebbtide/ebbtide/driver/taskfs"
+	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
 const (
@@ -65,6 +70,9 @@ type File struct {
 	tail   *tail.File
 	parser *progress.Parser
 	goal   string
+	step   named
+	total  named
+	of     float64 // last total; 0 = none
 	rows   rows
 	table  table
 	now    func() time.Time
@@ -88,7 +96,7 @@ var _ progress.Source = (*File)(nil)
 
 // Open returns a source for the file at a path below root, which the caller keeps open.
 // The file may appear later. An empty format follows from the name (progress.FormatOf).
-// Of cfg only Metric and Goal apply; a Pattern or another Preset is an error. Errors
+// Of cfg only Metric, Goal, Step and Total apply; a Pattern or another Preset is an error. Errors
 // are *progress.FieldErrors, joined.
 func Open(root *taskfs.Dir, name, format string, cfg progress.Config) (*File, error) {
 	var errs []error
@@ -119,6 +127,14 @@ func Open(root *taskfs.Dir, name, format string, cfg progress.Config) (*File, er
 	default:
 		bad("preset", cfg.Preset, "applies only to log lines: remove it, and set format if need be")
 	}
+	step, err := newNamed(cfg.Step, format)
+	if err != nil {
+		bad("step", cfg.Step, err.Error())
+	}
+	total, err := newNamed(cfg.Total, format)
+	if err != nil {
+		bad("total", cfg.Total, err.Error())
+	}
 	// The caller has used the rest of cfg to find the file.
 	cfg = progress.Config{Preset: progress.PresetJSONL, Metric: cfg.Metric, Goal: cfg.Goal}
 	if format == csv {
@@ -133,7 +149,7 @@ func Open(root *taskfs.Dir, name, format string, cfg progress.Config) (*File, er
 	}
 	parser.Explain()
 
-	f := &File{format: format, tail: t, parser: parser, goal: cfg.Goal, now: time.Now,
+	f := &File{format: format, tail: t, parser: parser, goal: cfg.Goal, step: step, total: total, now: time.Now,
 		reportedKinds: map[string]bool{}, gone: tail.ErrNotYet}
 	f.table.metric = cfg.Metric
 	f.rows = rows{csv: format == csv, emit: f.row}
@@ -167,7 +183,7 @@ func (f *File) read(ctx context.Context) error {
 			f.stats.Truncated++
 			f.rows.restart()
 			f.table.header, f.table.comma, f.rows.comma = nil, 0, 0
-			f.done, f.problem = false, ""
+			f.done, f.problem, f.of = false, "", 0
 		}
 		read += len(data)
 		f.stats.Bytes += int64(len(data))
@@ -246,11 +262,48 @@ func plain(line []byte) []byte {
 
 func (f *File) parse(line []byte, number int64) (ok bool) {
 	r, ok := f.parser.Parse(line)
+	if step, found := f.step.read(line); found {
+		if !ok {
+			r, ok = progress.Report{Value: math.NaN(), Total: math.NaN()}, true
+		}
+		r.Step = step
+	}
+	if total, found := f.total.read(line); found {
+		f.of = total
+	}
+	if f.of > 0 {
+		r.Total = f.of
+	}
 	if ok {
 		r.Line, r.Time = number, f.time
 		f.reports = append(f.reports, r)
 	}
 	return ok
+}
+
+// named is a configured field of numbers other than the metric.
+type named struct {
+	name   string
+	parser *progress.Parser // takes it for the metric; nil = not configured
+}
+
+func newNamed(name, format string) (named, error) {
+	if name == "" {
+		return named{}, nil
+	}
+	if format == csv {
+		name = strings.ReplaceAll(key(name), " ", "_") // as in table.setHeader
+	}
+	p, err := progress.NewParser(progress.Config{Preset: progress.PresetJSONL, Metric: name, Goal: progress.GoalMax})
+	return named{name, p}, err
+}
+
+func (n named) read(line []byte) (float64, bool) {
+	if n.parser == nil {
+		return 0, false
+	}
+	r, ok := n.parser.Parse(line)
+	return r.Value, ok && fields.NonNegative(r.Value)
 }
 
 // idle parses an unfinished line of JSON once it looks complete.
@@ -305,7 +358,7 @@ const linesBeforeNote = 3 // lines without a report before Note describes their 
 
 func (f *File) whyNoReport() string {
 	name := f.tail.Path()
-	metric := f.table.metric
+	metric := cmp.Or(f.table.metric, f.step.name)
 	if f.format == csv {
 		t := &f.table
 		if t.header == nil {
@@ -384,6 +437,7 @@ type offset struct {
 	Done   bool           `json:"done,omitempty"` // that line has been reported
 	Header []string       `json:"header,omitempty"`
 	Comma  string         `json:"comma,omitempty"`
+	Total  float64        `json:"total,omitempty"` // of steps, last read
 	Parser progress.State `json:"parser"`
 }
 
@@ -393,7 +447,7 @@ func (f *File) Offset() json.RawMessage {
 	if f.closed {
 		return f.last
 	}
-	o := offset{Line: f.rows.line, Long: f.rows.over, Done: f.done, Parser: f.parser.State()}
+	o := offset{Line: f.rows.line, Long: f.rows.over, Done: f.done, Parser: f.parser.State(), Total: f.of}
 	if f.rows.over {
 		o.File = f.tail.Offset(0)
 	} else {
@@ -435,6 +489,7 @@ func (f *File) SetOffset(data json.RawMessage) {
 		f.table.rows = 1
 	}
 	f.tail.SetOffset(o.File)
+	f.of = max(o.Total, 0)
 	f.rows.line, f.rows.over, f.done = o.Line, o.Long, o.Done && f.format == jsonl
 }
 

@@ -119,6 +119,38 @@ func (f *fixture) wantError(problem string, reports ...string) {
 	must.Eq(f, append([]string{}, reports...), got)
 }
 
+// A configured step and total are read from lines with and without a metric.
+func TestStepAndTotal(t *testing.T) {
+	f := open(t, "a.jsonl", "", progress.Config{Step: "seen", Total: "all"})
+	f.write(`{"all": 100, "name": "x"}
+{"seen": 10, "step": 1}
+{"seen": 20, "step": 2, "loss": 0.5}
+{"seen": "no"}
+{"seen": -1}
+`)
+	f.want("2: 10/100 =NaN", "3: 20/100 loss=0.5")
+	g := reopen(t, f.dir, "a.jsonl", "", progress.Config{Step: "seen", Total: "all"})
+	g.SetOffset(f.Offset())
+	g.append(`{"seen": 30}` + "\n")
+	reports, err := g.Poll(t.Context())
+	must.NoError(t, err)
+	must.Eq(t, []string{"6: 30/100 =NaN"}, show(reports))
+	must.True(t, reports[0].StepOnly())
+	must.Eq(t, "", reports[0].Bar)
+
+	f = open(t, "a.csv", "", progress.Config{Step: "Images Seen", Total: "all"})
+	f.write("images seen,all,lr\n10,100,0.1\n20,100,0.1\n")
+	f.want("2: 10/100 =NaN", "3: 20/100 =NaN")
+	must.Eq(t, "", f.Goal())
+	f = open(t, "b.csv", "", progress.Config{Step: "it"})
+	f.write("images seen,all,lr\n10,100,0.1\n")
+	f.want()
+	must.StrContains(t, f.Note(), `has no column "it"; its columns are images seen, all, lr`)
+	f = open(t, "c.csv", "", progress.Config{Step: "it", Metric: "loss"})
+	f.write("it,epoch,loss\n10,1,0.5\n20,1,\n")
+	f.want("2: 10 loss=0.5", "3: 20 =NaN")
+}
+
 func TestOpen(t *testing.T) {
 	root, err := taskfs.Open(t.TempDir(), "")
 	must.NoError(t, err)

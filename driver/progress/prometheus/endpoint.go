@@ -21,7 +21,8 @@
 //     count that falls means a restarted process. The series chosen by labels are summed.
 //
 // The metric's name is that of its TYPE line, exactly. A missing label equals an empty
-// one, as in Prometheus.
+// one, as in Prometheus. Without a metric, each new value of the steps done is a step
+// report.
 //
 // # Errors
 //
@@ -122,7 +123,7 @@ type Endpoint struct {
 var _ progress.Source = (*Endpoint)(nil)
 
 // Open returns a source for an endpoint and starts scraping. Of cfg only Metric
-// (required) and Goal apply. Errors are *progress.FieldErrors, joined.
+// (required without opts.Step) and Goal apply. Errors are *progress.FieldErrors, joined.
 func Open(address string, cfg progress.Config, opts Options) (*Endpoint, error) {
 	e, err := newEndpoint(address, cfg, opts)
 	if err != nil {
@@ -156,8 +157,8 @@ func newEndpoint(address string, cfg progress.Config, opts Options) (*Endpoint, 
 	}
 	// The caller has used the rest of cfg to find the endpoint.
 	cfg = progress.Config{Metric: cfg.Metric, Goal: cfg.Goal}
-	if cfg.Metric == "" {
-		bad("metric", "", "must name the metric of the endpoint, as in its TYPE line")
+	if cfg.Metric == "" && opts.Step == "" {
+		bad("metric", "", "must name the metric of the endpoint, as in its TYPE line (or step that of the steps done)")
 	}
 	parser, err := progress.NewParser(cfg)
 	if err != nil {
@@ -389,7 +390,7 @@ func (e *Endpoint) failed(err error) *failure {
 }
 
 func (e *Endpoint) wants(name string) bool {
-	if rest, ok := strings.CutPrefix(name, e.metric); ok {
+	if rest, ok := strings.CutPrefix(name, e.metric); ok && e.metric != "" {
 		switch rest {
 		case "", "_bucket", "_count", "_sum", "_total":
 			return true
@@ -408,6 +409,9 @@ func (e *Endpoint) take(body []byte, openMetrics bool) *failure {
 		return &failure{kind: "many", text: fmt.Sprintf("has more than %d samples of %q", maxSamples, e.metric)}
 	}
 	e.answers++
+	if e.metric == "" {
+		return e.stepOnly(&p)
+	}
 
 	var values, totals, summary, histogram []sample
 	chosen := 0 // of the metric, before label selection
@@ -501,8 +505,29 @@ func (e *Endpoint) report(p *page, value float64) {
 	e.push(r)
 }
 
+// stepOnly handles an endpoint without a metric.
+func (e *Endpoint) stepOnly(p *page) *failure {
+	r := progress.Report{Time: e.now(), Value: math.NaN(), Step: math.NaN(), Total: math.NaN()}
+	e.steps(p, &r)
+	if math.IsNaN(r.Step) {
+		text := fmt.Sprintf("has no metric %q yet", e.opts.Step)
+		if others := e.others(p); others != "" {
+			text += "; it has " + others
+		}
+		return &failure{kind: "metric", text: text, wait: true}
+	}
+	if e.last == nil || e.last.Step != r.Step {
+		e.last = &r
+		e.push(r)
+	}
+	return nil
+}
+
 func (e *Endpoint) steps(p *page, r *progress.Report) {
 	for _, s := range p.samples {
+		if e.metric == "" && !e.matches(&s) {
+			continue // labels choose among the metric's series, if there is one
+		}
 		if !(s.value >= 0 && s.value < 1<<53) {
 			continue
 		}
@@ -644,7 +669,7 @@ func (e *Endpoint) Poll(ctx context.Context) ([]progress.Report, error) {
 }
 
 func (e *Endpoint) Goal() string {
-	if e.goal != "" {
+	if e.goal != "" || e.metric == "" {
 		return e.goal
 	}
 	return e.parser.Goal()
@@ -682,8 +707,10 @@ func (e *Endpoint) Offset() json.RawMessage {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var o offset
-	if e.polled != nil && !math.IsNaN(e.polled.Value) && !math.IsInf(e.polled.Value, 0) {
-		o.Value = &e.polled.Value
+	if e.polled != nil && (e.polled.StepOnly() || !math.IsNaN(e.polled.Value) && !math.IsInf(e.polled.Value, 0)) {
+		if !e.polled.StepOnly() {
+			o.Value = &e.polled.Value
+		}
 		if !math.IsNaN(e.polled.Step) {
 			o.Step = &e.polled.Step
 		}
@@ -698,7 +725,7 @@ func (e *Endpoint) Offset() json.RawMessage {
 // SetOffset sets the last report of an earlier process.
 func (e *Endpoint) SetOffset(data json.RawMessage) {
 	var o offset
-	if json.Unmarshal(data, &o) != nil || o.Value == nil {
+	if json.Unmarshal(data, &o) != nil || (o.Value == nil) != (e.metric == "") {
 		return
 	}
 	e.mu.Lock()
@@ -706,7 +733,10 @@ func (e *Endpoint) SetOffset(data json.RawMessage) {
 	if e.last != nil {
 		return
 	}
-	e.last = &progress.Report{Metric: e.metric, Value: *o.Value, Step: math.NaN(), Total: math.NaN()}
+	e.last = &progress.Report{Metric: e.metric, Value: math.NaN(), Step: math.NaN(), Total: math.NaN()}
+	if o.Value != nil {
+		e.last.Value = *o.Value
+	}
 	if o.Step != nil {
 		e.last.Step = *o.Step
 	}

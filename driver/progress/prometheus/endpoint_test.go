@@ -284,6 +284,25 @@ func TestSteps(t *testing.T) {
 	g.want("loss 0.5\nstep 3\n", "3/NaN loss=0.5")
 }
 
+// Without a metric, new steps are reports.
+func TestStepsAlone(t *testing.T) {
+	f := serve(t, "", Options{Step: "step", Total: "steps"})
+	f.want("# TYPE loss gauge\nloss 0.5\n")
+	must.StrContains(t, f.Note(), `has no metric "step" yet; it has loss`)
+	f.want("loss 0.5\nstep 1\nsteps 10\n", "1/10 =NaN")
+	f.want("loss 0.4\nstep 1\nsteps 10\n")
+	f.want("loss 0.4\nstep 2\n", "2/NaN =NaN")
+	must.True(t, f.last.StepOnly())
+	must.Eq(t, "", f.Goal())
+	must.Eq(t, "", f.Note())
+	g := serve(t, "", Options{Step: "step", Labels: map[string]string{"rank": "0"}})
+	g.SetOffset(f.Offset())
+	g.want("step{rank=\"1\"} 7\nstep{rank=\"0\"} 2\n")
+	g.want("step{rank=\"1\"} 7\nstep{rank=\"0\"} 3\n", "3/NaN =NaN")
+	g.SetOffset(json.RawMessage(`{"value": 1}`)) // a metric's
+	must.Eq(t, 3, g.last.Step)
+}
+
 func TestCounterAndLabels(t *testing.T) {
 	f := serve(t, "reward_total", Options{})
 	f.want("# TYPE reward_total counter\nreward_total{a=\"1\"} 1\nreward_total{a=\"2\"} 2\n", "reward_total=3")

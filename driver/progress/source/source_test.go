@@ -99,6 +99,29 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// A named step suffices.
+func TestStepAlone(t *testing.T) {
+	k := dirs(t)
+	write(t, filepath.Join(k.LocalDir, "m.jsonl"), "{\"seen\": 7, \"all\": 10}\n")
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprint(w, "seen 7\nall 10\n")
+	}))
+	defer server.Close()
+	address := server.Listener.Addr().(*net.TCPAddr)
+	k.Reach = &prometheus.Reach{Ports: []prometheus.Port{{Host: address.AddrPort(), Inside: address.AddrPort().Port()}}}
+	for _, cfg := range []progress.Config{{File: "/local/m.jsonl"}, {Prometheus: server.URL}} {
+		cfg.Step, cfg.Total = "seen", "all"
+		must.NoError(t, cfg.Validate())
+		s, err := Open(cfg, k)
+		must.NoError(t, err)
+		r := poll(t, s)[0]
+		must.True(t, r.StepOnly())
+		must.Eq(t, []float64{7, 10}, []float64{r.Step, r.Total})
+		must.Eq(t, "", s.Goal())
+		must.NoError(t, s.Close())
+	}
+}
+
 func TestOpenErrors(t *testing.T) {
 	k := dirs(t)
 	k.LocalDir = filepath.Join(k.LocalDir, "gone")

@@ -490,7 +490,9 @@ func (d *Dir) scalar(r *run, f *file, s event.Scalar) (progress.Report, bool) {
 	d.line = appendLine(d.line[:0], name, s)
 	report, ok := r.parser.Parse(d.line)
 	if !ok {
-		return report, false
+		// Without a metric the steps alone count. Scalars may count them differently.
+		report = progress.Report{Time: d.time, Value: math.NaN(), Step: float64(s.Step), Total: math.NaN(), Bar: name}
+		return report, d.cfg.Metric == "" && r == d.cur && r.parser.Metric() == "" && s.Step >= 0
 	}
 	report.Time = d.time
 	// The parser interprets a decreasing step as an epoch's; here it is the event's own.
@@ -568,7 +570,7 @@ func (d *Dir) Note() string {
 	case d.cur == nil:
 	case len(d.list.entries) == 0 && d.walkError == "":
 		add("the event files in %s were removed: waiting for them to reappear", d.path)
-	case d.stats.Reports == 0 && d.cur.scalars > 0:
+	case d.cur.scalars > 0 && (d.stats.Reports == 0 || d.cur.parser.Metric() == ""):
 		metric := "none that is known for a measure: name one with metric"
 		if d.cfg.Metric != "" {
 			metric = fmt.Sprintf("but not %q", d.cfg.Metric)

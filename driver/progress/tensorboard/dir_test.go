@@ -223,13 +223,34 @@ func TestDir_metric(t *testing.T) {
 	j := newJob(t, progress.Config{Goal: "max"})
 	must.Eq(t, "max", j.src.Goal())
 	j.write(first, "lr\x01", 1, 0.5)
-	must.SliceEmpty(t, j.poll())
+	must.Eq(t, []string{" 1 NaN"}, j.poll(), must.Sprint("a step report"))
 	must.StrContains(t, j.src.Note(), "scalars (lr?), none that is known")
 	for i := range 20 {
 		j.write(first, fmt.Sprint("lr", i), 1, 0.5)
 	}
-	must.SliceEmpty(t, j.poll())
+	must.Len(t, 20, j.poll())
 	must.StrContains(t, j.src.Note(), "lr6, …)")
+}
+
+// Without a known metric the steps alone are reported, by scalar, until there is one.
+func TestDir_stepsAlone(t *testing.T) {
+	j := newJob(t, progress.Config{})
+	j.write(first, "lr", 1, 0.5)
+	j.write(first, "lr", 2, 0.5)
+	reports, err := j.src.Poll(t.Context())
+	must.NoError(t, err)
+	must.Len(t, 2, reports)
+	must.True(t, reports[1].StepOnly())
+	must.Eq(t, "lr", reports[1].Bar)
+	must.Eq(t, 2, reports[1].Step)
+	must.Eq(t, "", j.src.Goal())
+	j.write(first, "loss", 3, 0.5)
+	j.write(first, "lr", 3, 0.5)
+	must.Eq(t, []string{"loss 3 0.5"}, j.poll())
+
+	j = newJob(t, progress.Config{Metric: "loss"})
+	j.write(first, "lr", 1, 0.5)
+	must.SliceEmpty(t, j.poll(), must.Sprint("the configured metric may come yet"))
 }
 
 // Keras writes the same tag in train/ and validation/, which is one run.
