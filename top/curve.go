@@ -26,11 +26,13 @@ func (l Layout) heights() []rune {
 
 const maxValues = 64
 
-// Values returns the last values of a history, for a sparkline.
+// Values returns the last values of a history, or its last steps if it has no value, for
+// a sparkline.
 func Values(rows []status.Row) []status.Number {
 	var all []status.Number
-	for _, r := range rows {
-		if n := status.Number(r.Value); n.Known() {
+	course, _ := status.Course(rows)
+	for _, v := range course {
+		if n := status.Number(v); n.Known() {
 			all = append(all, n)
 		}
 	}
@@ -84,12 +86,14 @@ func resample(values []float64, width int) []float64 {
 	return out
 }
 
-// chart draws a history's metric over time, with its bounds on the left.
+// chart draws a history's metric, or its steps, over time, with its bounds on the left.
 func (l Layout) chart(rows []status.Row, width, height int) []string {
 	var known []status.Row
-	for _, r := range rows {
-		if status.Number(r.Value).Known() {
-			known = append(known, r)
+	var values []float64
+	course, _ := status.Course(rows)
+	for i, r := range rows {
+		if status.Number(course[i]).Known() {
+			known, values = append(known, r), append(values, course[i])
 		}
 	}
 	const scale = 10
@@ -109,7 +113,7 @@ func (l Layout) chart(rows []status.Row, width, height int) []string {
 			x = int(float64(r.Time.Sub(first)) / float64(length) * float64(width-1))
 		}
 		if x >= 0 && x < width {
-			columns[x] = float64(r.Value)
+			columns[x] = values[i]
 		}
 	}
 	// A value is valid until the next report.

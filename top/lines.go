@@ -377,7 +377,11 @@ func (v *View) facts(s *status.Status, row func(name, format string, args ...any
 	case s.Kind == "service":
 		row("Response", "%s s, target %s s; class %s for %s", number(s.Target.Response), number(s.Target.QoE), cmp.Or(s.Class, "-"), age(s.Since, v.Time))
 	default:
-		row("Metric", "%s = %s (%s)  step %s  %d reports", cmp.Or(s.Metric, "?"), number(s.Value), cmp.Or(s.Goal, "-"), steps(s), s.Reports)
+		if s.Metric == "" && s.Step.Known() {
+			row("Steps", "%s, no metric  %d reports", steps(s), s.Reports)
+		} else {
+			row("Metric", "%s = %s (%s)  step %s  %d reports", cmp.Or(s.Metric, "?"), number(s.Value), cmp.Or(s.Goal, "-"), steps(s), s.Reports)
+		}
 		row("Growth", "%s per second, category %s for %s", number(s.Growth), cmp.Or(s.Category, "-"), age(s.Since, v.Time))
 		f := s.Fair
 		if f.Finish.IsZero() {

@@ -206,6 +206,17 @@ func TestDetail(t *testing.T) {
 	} {
 		must.StrContains(t, got, want)
 	}
+	// Steps alone.
+	for i := range rows {
+		rows[i].Value, rows[i].Step = math.NaN(), float64(10*i)
+	}
+	k := v.Task(Key{"a1", "train"})
+	k.Status.Metric, k.Status.Value = "", status.Unknown()
+	got = strings.Join(v.Detail(k, rows, Layout{Width: 80}), "\n")
+	must.StrContains(t, got, "Steps      1200/5000, no metric  1200 reports")
+	must.StrContains(t, got, "       990 ")
+	must.Eq(t, 64, len(Values(rows)))
+	must.Eq(t, 990, Values(rows)[63])
 	got = strings.Join(v.Detail(v.Task(Key{"a5", "train"}), nil, Layout{Width: 80}), "\n")
 	must.StrContains(t, got, "Stale      node two is down")
 }

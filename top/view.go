@@ -77,7 +77,7 @@ type Task struct {
 
 	// Status is the driver's; null if never read.
 	Status *status.Status `json:"status"`
-	// Values are recent values of the metric, oldest first. Not all tasks have them.
+	// Values are recent values of the metric, or steps, oldest first. Not all tasks have them.
 	Values []status.Number `json:"values"`
 	Events []Event         `json:"events"`
 }

@@ -59,8 +59,9 @@ func (w *watch) known() (*top.View, error) {
 
 // curves is a task's history in columns.
 type curves struct {
-	Time   []int64         `json:"time"` // milliseconds since the Unix epoch
-	Value  []status.Number `json:"value"`
+	Time   []int64         `json:"time"`  // milliseconds since the Unix epoch
+	Value  []status.Number `json:"value"` // or steps
+	Steps  bool            `json:"steps"`
 	Growth []status.Number `json:"growth"`
 	Use    []status.Number `json:"use"`
 	Limit  []status.Number `json:"limit"`
@@ -104,9 +105,11 @@ func (s *server) task(w http.ResponseWriter, r *http.Request) {
 
 func columns(rows []status.Row) curves {
 	c := curves{Time: []int64{}, Marks: []mark{}}
-	for _, r := range rows {
+	var course []float64
+	course, c.Steps = status.Course(rows)
+	for i, r := range rows {
 		c.Time = append(c.Time, r.Time.UnixMilli())
-		c.Value, c.Growth = append(c.Value, status.Number(r.Value)), append(c.Growth, status.Number(r.Growth))
+		c.Value, c.Growth = append(c.Value, status.Number(course[i])), append(c.Growth, status.Number(r.Growth))
 		c.Use, c.Limit = append(c.Use, status.Number(r.Use)), append(c.Limit, status.Number(r.Limit))
 		c.Ahead = append(c.Ahead, status.Number(r.Ahead))
 		if r.Event != "" {

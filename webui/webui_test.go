@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -457,6 +458,10 @@ func TestTask(t *testing.T) {
 	must.Len(t, 2, got.Events)
 	must.Len(t, 300, got.Curves.Time)
 	must.Len(t, 300, got.Curves.Limit)
+	must.False(t, got.Curves.Steps)
+	alone := columns([]status.Row{{Value: math.NaN(), Step: 7}})
+	must.True(t, alone.Steps)
+	must.Eq(t, []status.Number{7}, alone.Value)
 	_, body, _ = p.get("/api/task?alloc=" + vae + "&task=vae")
 	must.NoError(t, json.Unmarshal([]byte(body), &got))
 	must.StrContains(t, got.NoCurves, "reading its history: file does not exist")

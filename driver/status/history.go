@@ -130,6 +130,20 @@ func NewRow() (r Row) {
 
 // appendTo appends r as a CSV line. Numbers have ten digits; texts lose what would need
 // quoting.
+// Course returns each row's value or, if no row has one, its step; NaN means none.
+func Course(rows []Row) (course []float64, steps bool) {
+	course = make([]float64, len(rows))
+	steps = true
+	for i, r := range rows {
+		course[i] = r.Value
+		steps = steps && math.IsNaN(r.Value)
+	}
+	for i := 0; steps && i < len(rows); i++ {
+		course[i] = rows[i].Step
+	}
+	return course, steps
+}
+
 func (r Row) appendTo(b []byte) []byte {
 	num := func(f float64) {
 		digits := 10

@@ -111,7 +111,7 @@ func tint(c color.NRGBA) color.NRGBA {
 }
 
 // Draw returns a PNG of 900 × 700 pixels with three panels over a common time axis: the
-// value, growth with category, and CPU limit with use. Rows may be in any order; values
+// value (without any, the step), growth with category, and CPU limit with use. Rows may be in any order; values
 // that are not finite leave gaps. A range of several powers of ten has a logarithmic
 // axis.
 func Draw(rows []Row, l Labels) (picture []byte, err error) {
@@ -205,7 +205,10 @@ func (p *painter) header(l Labels) {
 }
 
 func (p *painter) value(l Labels) {
-	values := p.column(func(r Row) float64 { return r.Value })
+	values, steps := Course(p.rows)
+	if steps = steps && len(finite(values)) > 0; steps {
+		l.Targets = nil // of the metric
+	}
 	seen := values
 	for _, t := range l.Targets {
 		seen = append(seen, t.Value) // show targets before they are reached
@@ -221,8 +224,11 @@ func (p *painter) value(l Labels) {
 	case "max":
 		title += " (higher is better)"
 	}
-	if len(finite(values)) == 0 {
+	switch {
+	case len(finite(values)) == 0:
 		title = "value: nothing reported yet"
+	case steps:
+		title = "steps"
 	}
 	p.panel(a, title)
 	for _, t := range l.Targets {
@@ -244,18 +250,21 @@ func (p *painter) value(l Labels) {
 		}
 	}
 	for i, r := range slices.Backward(p.rows) {
-		if !plotted(r.Value) {
+		if !plotted(values[i]) {
 			continue
 		}
-		last := "last " + short(r.Value, 0)
+		last := "last " + short(r.Value, 0) + ", "
+		if steps {
+			last = ""
+		}
 		if plotted(r.Step) {
-			last += ", step " + short(r.Step, 1)
+			last += "step " + short(r.Step, 1)
 			if plotted(r.Total) {
 				last += " of " + short(r.Total, 1)
 			}
 		}
-		p.text(last, right, valueTop+5, style{size: 12, colour: purple, right: true})
-		p.dot(p.px(p.t[i]), a.py(r.Value), 3, purple)
+		p.text(strings.TrimSuffix(last, ", "), right, valueTop+5, style{size: 12, colour: purple, right: true})
+		p.dot(p.px(p.t[i]), a.py(values[i]), 3, purple)
 		break
 	}
 }

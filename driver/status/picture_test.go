@@ -105,6 +105,10 @@ func pictures() map[string][]Row {
 				r.Use, r.Limit = nan, nan
 			}
 		}),
+		"steps alone": training(150, 5, func(i int, r *Row) {
+			r.Value, r.Growth, r.Category = nan, nan, ""
+			r.Step, r.Total, r.Ahead = float64(10*i), 2000, float64(i)
+		}),
 		"diverged": training(150, 5, func(i int, r *Row) {
 			r.Value = 0.5 * math.Exp(float64(i)/8)
 			if i > 110 {
@@ -237,6 +241,11 @@ func TestPaint(t *testing.T) {
 		paint(draw.New(c), inOrder(rows), labels)
 		must.NoError(t, c.bad, must.Sprint(name))
 		must.SliceContains(t, c.texts, "vae: val_loss")
+		if name == "steps alone" {
+			must.SliceContains(t, c.texts, "steps")
+			must.SliceContains(t, c.texts, "step 1490 of 2000")
+			must.SliceNotContains(t, c.texts, "acceptable 0.3")
+		}
 		must.Less(t, maxStrokes, c.strokes, must.Sprint(name))
 	}
 	c := &checked{}

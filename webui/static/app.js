@@ -437,8 +437,9 @@ function drawTask() {
   fill($("task-charts"), sign, () => {
     if (!c) return [];
     if (t.no_curves) return [el("p", "muted", `Its history cannot be read: ${t.no_curves}`)];
+    const name = t.status?.metric || (c.steps ? "Steps" : "Metric");
     return [
-      chart({ title: t.status?.metric || "Metric", times: c.time, lines: [{ name: t.status?.metric || "value", values: c.value }], marks: c.marks }),
+      chart({ title: name, times: c.time, lines: [{ name, values: c.value }], marks: c.marks }),
       chart({ title: "CPU, share of the node's pool", write: percent, times: c.time, lines: [{ name: "used", values: c.use }, { name: "limit", values: c.limit }], marks: c.marks, bounds: [0, 1] }),
       chart({ title: "Ahead of its fair share, CPU-seconds", times: c.time, lines: [{ name: "ahead", values: c.ahead }], marks: c.marks }),
       chart({ title: "Growth, per second", times: c.time, lines: [{ name: "growth", values: c.growth }], marks: c.marks }),
@@ -464,7 +465,7 @@ function factsOf(t) {
   if (s.kind === "service") {
     all.push(["Response", `${num(s.target.response_s)} s, target ${num(s.target.qoe_s)} s`]);
   } else {
-    all.push(["Metric", `${s.metric || "?"} = ${num(s.value)} (${s.goal || "–"}), ${plural(s.reports, "report")}`]);
+    all.push(["Metric", `${s.metric || known(s.value) ? `${s.metric || "?"} = ${num(s.value)} (${s.goal || "–"})` : "none"}, ${plural(s.reports, "report")}`]);
     all.push(["Steps", known(s.step) ? `${num(s.step)}${known(s.total) ? ` of ${num(s.total)}` : ""}` : "–"]);
     all.push(["Growth", known(s.growth) ? `${num(s.growth)} per second` : "not measured"]);
     all.push(["End", s.fair.finish ? `in ${inTime(s.fair.finish, at)}; with its fair share in ${inTime(s.fair.fair_finish, at)}` : "unknown"]);
