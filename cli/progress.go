@@ -5,6 +5,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/hashicorp/cli"
 
 	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/remaining"
 )
 
 type progressCommand struct{ command }
@@ -33,9 +35,10 @@ Usage: ebbtide progress [options] < training.log
     {"step":10,"total_steps":100,"value":0.5,"metric":"loss","line":3}
 
   Unknown step and total_steps are null. value is a number, or one of the strings
-  "NaN", "Infinity" and "-Infinity", which JSON lacks as numbers. line counts from 1;
-  a line redrawn with \r counts once. A summary, with what was skipped and why,
-  follows on stderr.
+  "NaN", "Infinity" and "-Infinity", which JSON lacks as numbers; it is null in a
+  report of steps alone, in which bar is the name of what counts them. line counts
+  from 1; a line redrawn with \r counts once. A summary follows on stderr: what was
+  skipped and why, and the length of the job, if its reports take the same time each.
 
   Pipe both streams, as bars go to stderr: trainer 2>&1 | ebbtide progress
 
@@ -60,11 +63,16 @@ type progressLine struct {
 	Total  *float64 `json:"total_steps"`
 	Value  any      `json:"value"`
 	Metric string   `json:"metric"`
+	Bar    string   `json:"bar,omitempty"`
 	Line   int64    `json:"line"`
 }
 
 func newProgressLine(r progress.Report) progressLine {
-	return progressLine{Step: orNull(r.Step), Total: orNull(r.Total), Value: jsonNumber(r.Value), Metric: r.Metric, Line: r.Line}
+	l := progressLine{Step: orNull(r.Step), Total: orNull(r.Total), Metric: r.Metric, Bar: r.Bar, Line: r.Line}
+	if !r.StepOnly() {
+		l.Value = jsonNumber(r.Value)
+	}
+	return l
 }
 
 func (c progressCommand) Run(args []string) int {
@@ -93,7 +101,7 @@ func (c progressCommand) Run(args []string) int {
 		return exitUsage
 	}
 	return c.show(c.io.In, "standard input", parser, progressSummary{
-		config: config, option: "--",
+		config: config, option: "--", length: newLength(),
 		empty: "nothing was read from standard input: run the trainer with 2>&1 | ebbtide progress",
 	})
 }
@@ -177,6 +185,46 @@ type progressSummary struct {
 	backwards   int64
 	step        float64
 	metrics     []progress.NameCount
+	length      *length // nil = not shown, as the job's options are part of it
+}
+
+// length is the total number of steps that the driver would take for the job's.
+type length struct {
+	work         *remaining.Estimator
+	now          remaining.Estimate
+	total        float64 // last known; 0 = none
+	since, until int64   // lines from which it was known, and no longer known; 0 = still known
+	byMetric     bool    // its line has a metric
+}
+
+// add adds the n-th report. Its number stands for the CPU time, which a log does not have.
+func (l *length) add(r progress.Report, n int64) {
+	l.work.Add(remaining.Point{CPU: float64(n), Step: r.Step, Total: r.Total, PerEpoch: r.PerEpoch, StepOnly: r.StepOnly(), Bar: r.Bar})
+	l.now = l.work.Estimate(float64(n), remaining.Curve{})
+	switch {
+	case l.now.Total > 0 && (l.now.Total != l.total || l.until > 0):
+		l.total, l.since, l.until, l.byMetric = l.now.Total, r.Line, 0, !r.StepOnly()
+	case l.now.Total == 0 && l.total > 0 && l.until == 0:
+		l.until = r.Line
+	}
+}
+
+func newLength() *length {
+	return &length{work: remaining.New(remaining.Declared{}, remaining.State{})}
+}
+
+func (l *length) print(w io.Writer) {
+	const advice = "set meta.ebbtide_total_steps or ebbtide_total_epochs, if no option of the command does"
+	switch {
+	case l.total > 0 && l.until > 0:
+		fmt.Fprintf(w, "length: unknown since line %d (%.6g steps since line %d): %s; %s\n", l.until, l.total, l.since, cmp.Or(l.now.Lost, l.now.Why), advice)
+	case l.total > 0 && l.byMetric:
+		fmt.Fprintf(w, "length: %.6g steps, as printed with the metric, from line %d\n", l.total, l.since)
+	case l.total > 0:
+		fmt.Fprintf(w, "length: %.6g steps, likely, as they last, but have no metric, from line %d\n", l.total, l.since)
+	default:
+		fmt.Fprintf(w, "length: unknown: %s; %s\n", l.now.Why, advice)
+	}
 }
 
 func (s *progressSummary) add(r progress.Report) {
@@ -185,12 +233,18 @@ func (s *progressSummary) add(r progress.Report) {
 	}
 	s.count++
 	s.last = r.Line
-	if !math.IsNaN(r.Step) {
+	if !math.IsNaN(r.Step) && !r.StepOnly() { // bars may begin anew
 		if s.steps > 0 && r.Step < s.step {
 			s.backwards++
 		}
 		s.steps++
 		s.step = r.Step
+	}
+	if s.length != nil {
+		s.length.add(r, s.count)
+	}
+	if r.StepOnly() {
+		return
 	}
 	for i := range s.metrics {
 		if s.metrics[i].Name == r.Metric {
@@ -214,8 +268,15 @@ func (s *progressSummary) print(w io.Writer, p *progress.Parser, read progress.S
 		} else if p.Note() != "" {
 			goal = "assumed"
 		}
-		fmt.Fprintf(w, "metric: %s; goal: %s, %s; step known in %d, lines %d to %d\n",
-			seenNames(s.metrics, len(s.metrics) > 1), p.Goal(), goal, s.steps, s.first, s.last)
+		if len(s.metrics) == 0 {
+			fmt.Fprintf(w, "metric: none, steps alone, lines %d to %d\n", s.first, s.last)
+		} else {
+			fmt.Fprintf(w, "metric: %s; goal: %s, %s; step known in %d, lines %d to %d\n",
+				seenNames(s.metrics, len(s.metrics) > 1), p.Goal(), goal, s.steps, s.first, s.last)
+		}
+		if s.length != nil {
+			s.length.print(w)
+		}
 		if note := p.Note(); note != "" {
 			fmt.Fprintf(w, "note: %s\n", note)
 		}

@@ -7,11 +7,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"testing/iotest"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/progress"
 )
 
 func TestProgress(t *testing.T) {
@@ -32,6 +35,7 @@ func TestProgress(t *testing.T) {
 		{"reports", "", log, 0, reports, []string{
 			"4 reports in 7 lines (111 bytes)\n",
 			"metric: loss; goal: min, inferred from its name; step known in 4, lines 2 to 7\n",
+			"length: 100 steps, as printed with the metric, from line 4\n",
 			"note: the step went back once",
 			"skipped: 1 line without a metric\n",
 			"skipped: 1 line with another metric only\n",
@@ -82,6 +86,30 @@ func TestProgress(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Reports of steps alone have no value, and a length that is only likely.
+func TestProgress_steps(t *testing.T) {
+	nan := math.NaN()
+	line, err := json.Marshal(newProgressLine(progress.Report{Value: nan, Step: 3, Total: 10, Bar: "Training", Line: 1}))
+	must.NoError(t, err)
+	must.Eq(t, `{"step":3,"total_steps":10,"value":null,"metric":"","bar":"Training","line":1}`, string(line))
+
+	parser, err := progress.NewParser(progress.Config{})
+	must.NoError(t, err)
+	summary := func(n int, total float64) string {
+		s := progressSummary{length: newLength()}
+		for i := range n {
+			s.add(progress.Report{Value: nan, Step: float64(i % 100), Total: total, Line: int64(i + 1)})
+		}
+		var out strings.Builder
+		s.print(&out, parser, progress.Stats{Lines: int64(n)})
+		return out.String()
+	}
+	must.StrContains(t, summary(60, 99), "metric: none, steps alone, lines 1 to 60\nlength: 99 steps, likely, as they last, but have no metric, from line 11\n")
+	must.StrContains(t, summary(150, 99), "length: unknown since line 101 (99 steps since line 11): the steps begin anew with each epoch, and the number of epochs is unknown; set meta.ebbtide_total_steps")
+	must.StrContains(t, summary(50, nan), "length: unknown: no total is known; set")
+	must.StrNotContains(t, summary(150, 99), "went back")
 }
 
 func TestProgress_io(t *testing.T) {
