@@ -17,6 +17,7 @@ type Bar struct {
 	Total float64 `json:"total,omitempty"`
 	// Began is its first report, or the first that counts as evidence for its total.
 	Began Mark    `json:"began"`
+	First Mark    `json:"first"`
 	At    Mark    `json:"at"`            // its last report
 	Gap   float64 `json:"gap,omitempty"` // steps between the last two
 	// Rounds counts how often it has ended and begun anew.
@@ -51,7 +52,11 @@ const (
 	maxLost = 3
 )
 
+// complete reports whether the next report would be beyond the total.
 func (b *Bar) complete() bool { return b.Total > 0 && b.At.Step+b.Gap >= b.Total }
+
+// ended reports whether all steps are done.
+func (b *Bar) ended() bool { return b.Total > 0 && b.At.Step >= b.Total }
 
 // position is the step over all rounds.
 func (b *Bar) position() Mark { return Mark{b.Rounds*b.Total + b.At.Step, b.At.CPU} }
@@ -70,7 +75,7 @@ func (b *Bar) lasts() bool { return b.cover() > 0 && b.cover() >= mostCPU*b.At.C
 
 // open reports whether a bar has not ended after used CPU-seconds.
 func (b *Bar) open(used float64) bool {
-	return b.Rounds == 0 && b.Total > 0 && !b.complete() &&
+	return b.Rounds == 0 && b.Total > 0 && !b.ended() &&
 		(b.At.Step == b.Began.Step || used-b.At.CPU <= silence*b.cover())
 }
 
@@ -144,7 +149,7 @@ func (s *State) track(name string, total float64, at Mark) int {
 		b.At = at
 		return i
 	}
-	b := Bar{Name: name, Total: total, Began: at, At: at, Used: since}
+	b := Bar{Name: name, Total: total, First: at, Began: at, At: at, Used: since}
 	if len(s.Tracks) < maxTracked {
 		s.Tracks = append(s.Tracks, b)
 		return len(s.Tracks) - 1
@@ -217,9 +222,10 @@ func (e *Estimator) barTotal(cpu float64) (total float64, from Source, name stri
 		return 0, Unknown, "the number of steps falls"
 	case !b.lasts():
 		return 0, Unknown, "the steps cover too little of the CPU time so far"
-	case b.complete() && cpu-b.At.CPU > overrun*b.cover():
+	case b.Rounds > 0 || !b.ended():
+	case e.ahead() == 0 && cpu-b.At.CPU > overrun*b.cover(), cpu-b.At.CPU > silence*b.cover():
 		return 0, Unknown, "the steps are complete, and the task goes on"
-	case b.complete() && b.Rounds == 0 && s.Sized == 0:
+	case s.Sized == 0:
 		return 0, Unknown, "the steps are complete"
 	}
 	whole := 0.0
@@ -270,6 +276,16 @@ func (e *Estimator) barTotal(cpu float64) (total float64, from Source, name stri
 		name = cmp.Or(why, "the task is beyond the total of its steps")
 	}
 	return total, from, name
+}
+
+// ahead is 1 if the step of a report is the one that begins then, as in the header of an
+// epoch, else 0: the first report of a step that is done comes after the step's time.
+func (e *Estimator) ahead() float64 {
+	per, _ := e.s.measured()
+	if e.s.ByBar && e.s.Tracks[e.s.Lead].First.Step == 1 && e.s.Tracks[e.s.Lead].First.CPU < per/2 {
+		return 1
+	}
+	return 0
 }
 
 // older reports whether another bar, which may count epochs, began before b and is open.

@@ -168,6 +168,42 @@ func TestBarNested(t *testing.T) {
 	must.Eq(t, 20, k.e.Estimate(k.cpu, Curve{}).Total)
 }
 
+// The header of an epoch comes before its work, and the last one is not the end.
+func TestBarHeaders(t *testing.T) {
+	k := newTrainee(t, Declared{}, 5)
+	for n := 1.0; n <= 5; n++ {
+		k.draw("Epoch", n, n, 5, 0)
+		if n >= 3 {
+			k.left(100*(6-n), Steps)
+		}
+		k.cpu += 100
+	}
+	k.left(0, Steps)
+	k.cpu += 1000
+	k.unknown("the task goes on")
+
+	// A report at the end of the epoch has no such work left.
+	k = newTrainee(t, Declared{}, 5)
+	for n := 1.0; n <= 5; n++ {
+		k.cpu += 100
+		k.draw("Epoch", n, n, 5, 0)
+	}
+	k.left(0, Steps)
+}
+
+// Validation after an epoch's bar does not disprove its size.
+func TestBarValidation(t *testing.T) {
+	k := newTrainee(t, Declared{Epochs: 10}, 0)
+	for range 2 {
+		k.draw("Train", 0, 100, 100, 1)
+		k.draw("Validation", 0, 50, 50, 1)
+	}
+	m := k.e.Estimate(k.cpu, Curve{})
+	must.Eq(t, Meta, m.Source, must.Sprint(m.Why))
+	must.InDelta(t, 8*150, float64(*m.CPUS), 20)
+	must.Eq(t, "", m.Lost)
+}
+
 // Bars of preparations end before the training's, which then lasts.
 func TestBarPreparation(t *testing.T) {
 	k := newTrainee(t, Declared{}, 10)

@@ -68,6 +68,8 @@
 //     the size stays unknown.
 //   - A bar that ends and begins anew is an epoch. Steps are counted on, and the number of
 //     epochs, or of all steps, is that of meta, an option or the earlier run.
+//   - A count whose first report, of step 1, comes before the time that a step takes is one
+//     of headers: the step has just begun.
 //   - The size is withdrawn if the bar begins anew, exceeds its total or ends before the
 //     task, or if the size doubles. It is trusted again by new evidence, at most twice.
 //   - Reports of a metric that have a step count instead, until they are missing for

@@ -502,7 +502,7 @@ func (e *Estimator) toEnd(cpu float64) Estimate {
 		return out
 	}
 	out.Total, out.Source = total, from
-	out.CPUS = seconds(e.left(per, epochs, total, cpu))
+	out.CPUS = seconds(e.left(per, epochs, total+e.ahead(), cpu))
 	done := fmt.Sprintf("%.6g of %.6g steps (%s)", s.At.Step, total, name)
 	if s.Down {
 		done = fmt.Sprintf("%.6g steps left (%s)", -s.At.Step, name)
