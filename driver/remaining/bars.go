@@ -15,6 +15,8 @@ import (
 type Bar struct {
 	Name  string  `json:"name,omitempty"` // without digits
 	Total float64 `json:"total,omitempty"`
+	// PerEpoch means that its name numbers an epoch: "Epoch 3".
+	PerEpoch bool `json:"per_epoch,omitempty"`
 	// Began is its first report, or the first that counts as evidence for its total.
 	Began Mark    `json:"began"`
 	First Mark    `json:"first"`
@@ -48,6 +50,9 @@ const (
 	// doubled is the growth of an estimated size that disproves it: steps whose cost
 	// varies by less are common.
 	doubled = 2
+	// rounded is the part by which an earlier run's steps may differ from those of the
+	// same bar: they are passed on with six digits.
+	rounded = 1e-5
 	// maxLost bounds how often a size is trusted by a bar alone.
 	maxLost = 3
 )
@@ -95,6 +100,7 @@ func (e *Estimator) bar(p *Point) (followed bool) {
 	}
 	i := s.track(barName(p.Bar), total, Mark{p.Step, p.CPU})
 	b := &s.Tracks[i]
+	b.PerEpoch = strings.ContainsFunc(p.Bar, unicode.IsDigit) && strings.Contains(strings.ToLower(p.Bar), "epoch")
 	if lead := s.lead(); !s.ByBar || lead != s.Lead {
 		e.follow(lead)
 	}
@@ -141,6 +147,8 @@ func (s *State) track(name string, total float64, at Mark) int {
 			if gap := at.Step - b.At.Step; gap > 0 {
 				b.Gap = gap
 			}
+		case at.Step > b.At.Step/2:
+			return i // another process of the job draws it too, or goes back to a checkpoint
 		case b.complete():
 			b.Rounds++
 		default: // given up, or restarted
@@ -235,7 +243,7 @@ func (e *Estimator) barTotal(cpu float64) (total float64, from Source, name stri
 	epochs := cmp.Or(d.Epochs, d.Assumed.Epochs)
 	agreed, why := false, ""
 	for _, v := range []float64{d.Steps, d.Epochs, d.Assumed.Steps, d.Assumed.Epochs, d.Earlier.Steps} {
-		agreed = agreed || v == whole
+		agreed = agreed || math.Abs(v-whole) <= rounded*whole
 	}
 	switch {
 	case whole == 0:
@@ -245,7 +253,7 @@ func (e *Estimator) barTotal(cpu float64) (total float64, from Source, name stri
 		}
 	case agreed:
 	case epochs > 1 && whole > s.PerEpoch && s.PerEpoch > 0: // not one epoch's
-	case epochs > 1, d.Assumed.Steps > 0, d.Earlier.Steps > whole:
+	case b.PerEpoch, epochs > 1, d.Assumed.Steps > 0, d.Earlier.Steps > whole:
 		whole, why = 0, "the steps may be those of one epoch"
 	}
 	switch {

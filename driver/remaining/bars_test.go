@@ -97,8 +97,11 @@ func TestBarAgreement(t *testing.T) {
 		k.draw("", 0, 300, 400, 1)
 		k.unknown("may be those of one epoch")
 	}
+	k := newTrainee(t, Declared{}, 0)
+	k.draw("Epoch 1", 0, 300, 400, 1)
+	k.unknown("may be those of one epoch")
 	// The previous run had more steps: a round for each epoch.
-	k := newTrainee(t, Declared{Earlier: Run{CPUS: 900, Steps: 800}}, 0)
+	k = newTrainee(t, Declared{Earlier: Run{CPUS: 900, Steps: 800}}, 0)
 	k.draw("", 0, 300, 400, 1)
 	k.left(500, Earlier)
 	// The trainer's own steps per epoch show that the bar has more than one.
@@ -136,7 +139,6 @@ func TestBarEpochs(t *testing.T) {
 		if c.source == Unknown {
 			k.unknown("the number of epochs is unknown")
 			must.True(t, math.IsNaN(total))
-			must.StrContains(t, k.e.Estimate(k.cpu, Curve{}).Lost, "begin anew")
 			continue
 		}
 		must.Eq(t, 1000, total)
@@ -144,6 +146,34 @@ func TestBarEpochs(t *testing.T) {
 		must.Eq(t, "", k.e.Estimate(k.cpu, Curve{}).Lost)
 		must.Eq(t, 1000, 2*k.e.State().Run(k.cpu).Steps)
 	}
+}
+
+// Several processes may draw the same bar.
+func TestBarProcesses(t *testing.T) {
+	k := newTrainee(t, Declared{Epochs: 5}, 0)
+	for range 2 {
+		for n := 0.0; n <= 100; n++ {
+			k.draw("", n, n, 100, 0)
+			k.draw("", max(n-2, 0), max(n-2, 0), 100, 0)
+			k.cpu++
+		}
+	}
+	step, total, _ := k.e.Position(k.cpu)
+	must.Eq(t, []float64{200, 500}, []float64{step, total})
+	must.NotNil(t, k.e.Estimate(k.cpu, Curve{}).CPUS)
+}
+
+// Only the steps of a bar that lasted are those of the job.
+func TestBarRun(t *testing.T) {
+	k := newTrainee(t, Declared{}, 1)
+	k.draw("Loading", 0, 3, 3, 10)
+	must.Eq(t, Run{CPUS: 100}, k.e.State().Run(100))
+	k.draw("Training", 0, 20000, 20000, 0.1)
+	must.Eq(t, 20000, k.e.State().Run(k.cpu).Steps)
+	k = newTrainee(t, Declared{Earlier: Run{CPUS: 2000, Steps: 2.00001e6}}, 1) // rounded
+	k.draw("Training", 0, 5, 2e6, 1)
+	m := k.e.Estimate(k.cpu, Curve{})
+	must.Eq(t, Steps, m.Source, must.Sprint(m.Why))
 }
 
 // A bar of epochs around one of steps and one of validation tells the size; until its
@@ -240,6 +270,11 @@ func TestBarLost(t *testing.T) {
 	k.draw("", 40, 103, 100, 1)
 	k.unknown("")
 	must.StrContains(t, k.e.Estimate(k.cpu, Curve{}).Lost, "beyond")
+
+	k = started() // it was an epoch's
+	k.draw("", 40, 100, 100, 1)
+	k.draw("", 0, 10, 100, 1)
+	must.StrContains(t, k.e.Estimate(k.cpu, Curve{}).Lost, "begin anew")
 
 	k = started() // a step costs more and more
 	k.draw("", 40, 52, 100, 6)

@@ -539,7 +539,7 @@ func (s State) Run(cpu float64) Run {
 	if cpu > run.CPUS && cpu < maxValue {
 		run.CPUS = cpu
 	}
-	if !s.Reported || s.Down || s.Backs >= maxBacks {
+	if !s.Reported || s.Down || s.Backs >= maxBacks || s.ByBar && s.Tracks[s.Lead].cover() < mostCPU*run.CPUS {
 		return run
 	}
 	run.Steps = s.At.Step
