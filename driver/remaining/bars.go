@@ -24,7 +24,7 @@ type Bar struct {
 	Gap   float64 `json:"gap,omitempty"` // steps between the last two
 	// Rounds counts how often it has ended and begun anew.
 	Rounds float64 `json:"rounds,omitempty"`
-	Used   float64 `json:"used,omitempty"` // CPU-seconds, each from the report before, of any bar
+	Used   float64 `json:"used,omitempty"` // CPU-seconds from the report before, of any bar, to its own
 }
 
 const (
@@ -92,16 +92,14 @@ func (e *Estimator) bar(p *Point) (followed bool) {
 	if !(p.Step >= 0 && p.Step < maxValue) || total > 0 && total < 2 {
 		return false // one step tells nothing
 	}
-	if s.Reported && !s.ByBar {
-		if p.CPU-s.At.CPU <= s.At.CPU {
-			return false // the metric's reports have steps
-		}
-		e.forget()
-	}
 	i := s.track(barName(p.Bar), total, Mark{p.Step, p.CPU})
 	b := &s.Tracks[i]
 	b.PerEpoch = strings.ContainsFunc(p.Bar, unicode.IsDigit) && strings.Contains(strings.ToLower(p.Bar), "epoch")
-	if lead := s.lead(); !s.ByBar || lead != s.Lead {
+	lead := s.lead()
+	if s.Reported && !s.ByBar && p.CPU-s.At.CPU <= s.At.CPU && !e.sizes(lead) {
+		return false // the metric's reports have steps
+	}
+	if !s.ByBar || lead != s.Lead {
 		e.follow(lead)
 	}
 	if i != s.Lead {
@@ -112,6 +110,17 @@ func (e *Estimator) bar(p *Point) (followed bool) {
 		p.PerEpoch = b.Total
 	}
 	return true
+}
+
+// sizes reports whether a bar tells the size and the metric's reports do not.
+func (e *Estimator) sizes(bar int) bool {
+	if _, from, _ := e.total(e.s.Used); from != Unknown {
+		return false
+	}
+	other := Estimator{e.declared, e.s} // shares what follow and barTotal do not change
+	other.follow(bar)
+	_, from, _ := other.barTotal(e.s.Used)
+	return from != Unknown
 }
 
 // barName drops digits, which may number the epochs.
@@ -127,10 +136,7 @@ func barName(name string) string {
 
 // track notes a report and returns its bar's index.
 func (s *State) track(name string, total float64, at Mark) int {
-	since := 0.0 // CPU time before the first report is no bar's
-	if len(s.Tracks) > 0 {
-		since = at.CPU - s.TrackedCPU
-	}
+	since := at.CPU - s.TrackedCPU
 	s.TrackedCPU = at.CPU
 	drop := -1
 	for i := range s.Tracks {
@@ -141,7 +147,9 @@ func (s *State) track(name string, total float64, at Mark) int {
 			}
 			continue
 		}
-		b.Used += since
+		if at.Step > b.At.Step/2 {
+			b.Used += since // what came before a round may be the work of something silent
+		}
 		switch {
 		case at.Step >= b.At.Step:
 			if gap := at.Step - b.At.Step; gap > 0 {
@@ -157,7 +165,7 @@ func (s *State) track(name string, total float64, at Mark) int {
 		b.At = at
 		return i
 	}
-	b := Bar{Name: name, Total: total, First: at, Began: at, At: at, Used: since}
+	b := Bar{Name: name, Total: total, First: at, Began: at, At: at}
 	if len(s.Tracks) < maxTracked {
 		s.Tracks = append(s.Tracks, b)
 		return len(s.Tracks) - 1
@@ -183,18 +191,18 @@ func (s *State) lead() int {
 	return best
 }
 
-// forget drops all reports and keeps what is known about trust.
+// forget drops all reports and keeps the bars and what is known about trust.
 func (e *Estimator) forget() {
-	e.s = State{Used: e.s.Used, Lost: e.s.Lost, LostWhy: e.s.LostWhy}
+	s := &e.s
+	*s = State{Used: s.Used, Tracks: s.Tracks, Lead: s.Lead, TrackedCPU: s.TrackedCPU, Lost: s.Lost, LostWhy: s.LostWhy}
 }
 
 // follow continues with another bar.
 func (e *Estimator) follow(i int) {
 	s := &e.s
-	tracks, tracked, sized := s.Tracks, s.TrackedCPU, s.Sized
+	sized, b := s.Sized, s.Tracks[i]
 	e.forget()
-	b := tracks[i]
-	s.Tracks, s.TrackedCPU, s.Sized = tracks, tracked, sized
+	s.Sized = sized
 	s.ByBar, s.Lead, s.Reported, s.Total = true, i, true, b.Total
 	s.Began, s.At = b.Began, b.position()
 	s.Raw, s.Before = s.At.Step, b.Began.Step

@@ -148,6 +148,16 @@ func TestBarEpochs(t *testing.T) {
 	}
 }
 
+// Rounds of validation in a silent training are not the training.
+func TestBarSilentTraining(t *testing.T) {
+	k := newTrainee(t, Declared{Epochs: 5}, 0)
+	for range 3 {
+		k.cpu += 100
+		k.draw("Validation", 0, 20, 20, 1)
+	}
+	k.unknown("too little of the CPU time")
+}
+
 // Several processes may draw the same bar.
 func TestBarProcesses(t *testing.T) {
 	k := newTrainee(t, Declared{Epochs: 5}, 0)
@@ -306,6 +316,29 @@ func TestBarAndMetric(t *testing.T) {
 	k.draw("", 60, 100, 100, 1)
 	k.draw("", 0, 300, 400, 1)
 	must.Eq(t, 400, k.e.Estimate(k.cpu, Curve{}).Total)
+}
+
+// The metric's lines may have a step, and only the bar a total.
+func TestBarTellsTotal(t *testing.T) {
+	k := newTrainee(t, Declared{}, 0)
+	for n := 0.0; n < 100; n++ {
+		k.draw("", n, n, 400, 0)
+		k.draw("Evaluating", math.Mod(n, 10), math.Mod(n, 10), 10, 0)
+		if math.Mod(n, 10) == 0 {
+			k.e.Add(Point{CPU: k.cpu, Step: n})
+		}
+		k.cpu++
+		if n == 39 {
+			k.unknown("")
+		} else if n > 41 {
+			k.left(399-n, Steps)
+		}
+	}
+	must.Eq(t, "", k.e.Estimate(k.cpu, Curve{}).Lost)
+	k.e.Add(Point{CPU: k.cpu, Step: 100, Total: 800}) // the metric's is surer
+	must.Nil(t, k.e.Estimate(k.cpu, Curve{}).CPUS)
+	k.e.Add(Point{CPU: k.cpu + 1, Step: 101, Total: 800})
+	must.Eq(t, 800, k.e.Estimate(k.cpu+1, Curve{}).Total)
 }
 
 // A previous run's CPU time is the size until a bar is trusted; another process begins

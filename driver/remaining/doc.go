@@ -73,5 +73,5 @@
 //   - The size is withdrawn if the bar begins anew, exceeds its total or ends before the
 //     task, or if the size doubles. It is trusted again by new evidence, at most twice.
 //   - Reports of a metric that have a step count instead, until they are missing for
-//     half of the CPU time.
+//     half of the CPU time, unless they tell no total and the bar does.
 package remaining

@@ -123,7 +123,7 @@ type State struct {
 	Epochs  []Mark  `json:"epochs,omitempty"`  // the first report of each epoch
 	Carried float64 `json:"carried,omitempty"` // CPU-seconds per step before a restart
 
-	// Of step reports. The fields above are those of the followed bar, if ByBar.
+	// Of step reports. If ByBar, the fields above are those of the followed bar.
 	ByBar      bool    `json:"by_bar,omitempty"`
 	Tracks     []Bar   `json:"tracks,omitempty"`
 	Lead       int     `json:"lead,omitempty"`        // the followed one
@@ -191,10 +191,12 @@ func (e *Estimator) Add(p Point) {
 		switch {
 		case p.CPU >= jitter*s.Used:
 			p.CPU = s.Used
-		case s.ByBar:
-			e.forget() // nothing tells the rounds of another process
 		default:
+			if s.ByBar {
+				e.forget() // nothing tells the rounds of another process
+			}
 			e.restart()
+			s.Tracks, s.Lead = nil, 0
 		}
 	}
 	s.Used = p.CPU
@@ -205,6 +207,9 @@ func (e *Estimator) Add(p Point) {
 		return
 	}
 	if s.ByBar && !p.StepOnly {
+		if _, from, _ := e.barTotal(p.CPU); number(p.Total) == 0 && from != Unknown {
+			return // the bar tells the size
+		}
 		e.forget() // the metric's own step is surer
 	}
 	e.direction(p.Step)
