@@ -3,7 +3,10 @@
 
 package progress
 
-import "bytes"
+import (
+	"bytes"
+	"fmt"
+)
 
 // bars gives step reports: the steps of a bar or counter without a metric. One is
 // followed. It is stored with a State.
@@ -95,10 +98,18 @@ func (p *Parser) stepReport(line []byte) (r Report, ok bool) {
 		return r, false
 	}
 	step, total := b.Steps.next(f)
-	if !isSet(step) || !isSet(total) || step > total || b.Steps.Epoch1 > 0 && b.Steps.Epochs == 0 && !f.whole && !b.Steps.Global {
-		return r, false // of an epoch's, perhaps
+	inEpoch := b.Steps.Epoch1 > 0
+	if isSet(of) && !(inEpoch && b.Steps.Epochs > 0) {
+		step, total = n, of // as printed: package remaining counts how often it begins anew
 	}
-	return b.report(step, total), true
+	if !isSet(step) || !isSet(total) || step > total {
+		return r, false
+	}
+	r = b.report(step, total)
+	if inEpoch && b.Steps.Epochs == 0 && !f.whole {
+		r.Bar = fmt.Sprintf("epoch %.0f", b.Steps.Epoch1-1) // of one epoch, perhaps
+	}
+	return r, true
 }
 
 func (b *bars) report(step, total float64) Report {

@@ -73,10 +73,10 @@ func TestParse_stepReports(t *testing.T) {
 		{"a short bar before the training's", []string{
 			"100%|##########| 25/25 [00:00<00:01, 9.5it/s]", " 55%|#####     | 110/200 [00:05<00:05, 9.5it/s]"},
 			[]string{" 25/25", " 110/200"}},
-		{"a bar that begins again is not the whole", []string{
+		{"a bar that begins again, as printed", []string{
 			"  0%|          | 1/390 [00:01<06:30,  1.0it/s]", "100%|##########| 390/390 [06:30<00:00,  1.0it/s]", "  0%|          | 1/390 [00:01<06:30,  1.0it/s]"},
-			[]string{" 1/390", " 390/390"}},
-		{"a bar of one of unknown epochs", []string{"Epoch 1", " 50%|#####     | 195/390 [00:01<06:30,  1.0it/s]"}, nil},
+			[]string{" 1/390", " 390/390", " 1/390"}},
+		{"a bar of one of unknown epochs", []string{"Epoch 1", " 50%|#####     | 195/390 [00:01<06:30,  1.0it/s]"}, []string{"epoch 1 195/390"}},
 		{"a bar of one of the epochs", []string{"Epoch 3/90:  50%|#####     | 195/390 [00:01<06:30,  1.0it/s]"}, []string{"Epoch 975/35100"}},
 		{"the training's bar comes later", []string{"Frames:  50%|#####     | 5/10 [00:01<06:30,  1.0it/s]", "Training:  10%|#     | 1/10 [00:01<06:30,  1.0it/s]", "Frames:  60%|######    | 6/10 [00:01<06:30,  1.0it/s]"},
 			[]string{"Frames 5/10", "Training 1/10"}},

@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/remaining"
 )
 
 // testdata/forms holds short made-up outputs in the forms that trainers print, a file
@@ -123,22 +125,27 @@ func readForms(file string) ([]form, error) {
 	return forms, nil
 }
 
-// read returns the last report with a metric or, without any, the last with a step.
+// read returns the last report with a metric or, without any, the position by step reports: package
+// remaining counts how often a bar begins anew.
 func (f form) read() (reading, error) {
 	p, err := NewParser(Config{Steps: true})
 	if err != nil {
 		return reading{}, err
 	}
 	last := Report{Value: unset, Step: unset, Total: unset}
-	for r := NewReader(strings.NewReader(f.output), p); ; {
+	work := remaining.New(remaining.Declared{}, remaining.State{})
+	for r, n := NewReader(strings.NewReader(f.output), p), 1.0; ; n++ {
 		report, err := r.Next()
 		switch {
 		case errors.Is(err, io.EOF):
 			return readingOf(p, last), nil
 		case err != nil:
 			return reading{}, err
-		case !report.StepOnly() || last.StepOnly():
+		case !report.StepOnly():
 			last = report
+		case last.StepOnly():
+			work.Add(remaining.Point{CPU: n, Step: report.Step, Total: report.Total, StepOnly: true, Bar: report.Bar})
+			last.Step, last.Total, _ = work.Position(n)
 		}
 	}
 }

@@ -15,8 +15,8 @@ import (
 type Bar struct {
 	Name  string  `json:"name,omitempty"` // without digits
 	Total float64 `json:"total,omitempty"`
-	// PerEpoch means that its name numbers an epoch: "Epoch 3".
-	PerEpoch bool `json:"per_epoch,omitempty"`
+	// Epoch is the number in a name that numbers an epoch: "3" in "Epoch 3".
+	Epoch string `json:"epoch,omitempty"`
 	// Began is its first report, or the first that counts as evidence for its total.
 	Began Mark    `json:"began"`
 	First Mark    `json:"first"`
@@ -92,9 +92,9 @@ func (e *Estimator) bar(p *Point) (followed bool) {
 	if !(p.Step >= 0 && p.Step < maxValue) || total > 0 && total < 2 {
 		return false // one step tells nothing
 	}
-	i := s.track(barName(p.Bar), total, Mark{p.Step, p.CPU})
+	name, epoch := barName(p.Bar)
+	i := s.track(name, epoch, total, Mark{p.Step, p.CPU})
 	b := &s.Tracks[i]
-	b.PerEpoch = strings.ContainsFunc(p.Bar, unicode.IsDigit) && strings.Contains(strings.ToLower(p.Bar), "epoch")
 	lead := s.lead()
 	if s.Reported && !s.ByBar && p.CPU-s.At.CPU <= s.At.CPU && !e.sizes(lead) {
 		return false // the metric's reports have steps
@@ -123,19 +123,25 @@ func (e *Estimator) sizes(bar int) bool {
 	return from != Unknown
 }
 
-// barName drops digits, which may number the epochs.
-func barName(name string) string {
+// barName returns a name without its digits, and these if they number an epoch.
+func barName(text string) (name, epoch string) {
+	text = strings.ToValidUTF8(text[:min(len(text), maxBarName)], "")
+	var digits strings.Builder
 	name = strings.Map(func(r rune) rune {
 		if unicode.IsDigit(r) {
+			digits.WriteRune(r)
 			return -1
 		}
 		return r
-	}, name)
-	return strings.ToValidUTF8(name[:min(len(name), maxBarName)], "")
+	}, text)
+	if strings.Contains(strings.ToLower(name), "epoch") {
+		epoch = digits.String()
+	}
+	return name, epoch
 }
 
 // track notes a report and returns its bar's index.
-func (s *State) track(name string, total float64, at Mark) int {
+func (s *State) track(name, epoch string, total float64, at Mark) int {
 	since := at.CPU - s.TrackedCPU
 	s.TrackedCPU = at.CPU
 	drop := -1
@@ -151,6 +157,9 @@ func (s *State) track(name string, total float64, at Mark) int {
 			b.Used += since // what came before a round may be the work of something silent
 		}
 		switch {
+		case epoch != b.Epoch:
+			b.Rounds++
+			b.Epoch = epoch
 		case at.Step >= b.At.Step:
 			if gap := at.Step - b.At.Step; gap > 0 {
 				b.Gap = gap
@@ -165,7 +174,7 @@ func (s *State) track(name string, total float64, at Mark) int {
 		b.At = at
 		return i
 	}
-	b := Bar{Name: name, Total: total, First: at, Began: at, At: at}
+	b := Bar{Name: name, Epoch: epoch, Total: total, First: at, Began: at, At: at}
 	if len(s.Tracks) < maxTracked {
 		s.Tracks = append(s.Tracks, b)
 		return len(s.Tracks) - 1
@@ -261,7 +270,7 @@ func (e *Estimator) barTotal(cpu float64) (total float64, from Source, name stri
 		}
 	case agreed:
 	case epochs > 1 && whole > s.PerEpoch && s.PerEpoch > 0: // not one epoch's
-	case b.PerEpoch, epochs > 1, d.Assumed.Steps > 0, d.Earlier.Steps > whole:
+	case b.Epoch != "", epochs > 1, d.Assumed.Steps > 0, d.Earlier.Steps > whole:
 		whole, why = 0, "the steps may be those of one epoch"
 	}
 	switch {
