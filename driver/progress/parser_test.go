@@ -274,7 +274,7 @@ func TestParse_series(t *testing.T) {
 		{"an epoch in a header", Config{},
 			[]string{"Epoch 1", "loss: 0.5", "val_loss: 0.6", "Epoch 2", "loss: 0.4"},
 			[]string{"1/- loss=0.5", "2/- loss=0.4"}},
-		{"a number in front that rises by one is the step once it is no rank any more", Config{},
+		{"a number in front that rises by one is the step once it proves to be no rank", Config{},
 			repeat(20, "%d: loss 0.5"), join(slices.Repeat([]string{"-/- loss=0.5"}, 16), repeat(20, "%d/- loss=0.5")[16:])},
 		{"a number in front that stays the same is a rank", Config{},
 			slices.Repeat([]string{"3: loss 0.5"}, 6), slices.Repeat([]string{"-/- loss=0.5"}, 6)},

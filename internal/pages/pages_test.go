@@ -23,12 +23,12 @@ const root = "../.."
 var budgets = map[string]int{
 	"README.md":             900,
 	"ARCHITECTURE.md":       825,
-	"CONTRIBUTING.md":       850,
+	"CONTRIBUTING.md":       860,
 	"docs/README.md":        200,
 	"docs/concepts.md":      2295,
 	"docs/operations.md":    3170,
 	"docs/shim.md":          2360,
-	"docs/jobs.md":          1425,
+	"docs/jobs.md":          1500,
 	"docs/reference.md":     5450,
 	"docs/gpu.md":           2420,
 	"docs/gpu-internals.md": 1195,
@@ -39,7 +39,7 @@ var budgets = map[string]int{
 }
 
 // inAll is the most words of all of docs.
-const inAll = 24900
+const inAll = 25000
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {
