@@ -24,9 +24,18 @@ import (
 
 // epochs returns a training task with a known number of steps that uses all CPUs.
 func epochs(steps int) task {
+	return printing(steps, `printf "step %d/%d loss=%.4f\n", n, last, 0.1 + 5 / n; fflush()`)
+}
+
+// bar is like epochs, and prints nothing but a progress bar.
+func bar(steps int) task {
+	return printing(steps, `printf "\r%3d%%|####      | %d/%d [00:10<01:30,  9.9it/s]", 100 * n / last, n, last > "/dev/stderr"; fflush("/dev/stderr")`)
+}
+
+func printing(steps int, print string) task {
 	k := shell(fmt.Sprintf(`yes > /dev/null & other=$!
-awk 'BEGIN { for (n = 1; n <= %[1]d; n++) { for (k = 0; k < 200000; k++) x += k; printf "step %%d/%[1]d loss=%%.4f\n", n, 0.1 + 5 / n; fflush() } }'
-kill $other`, steps))
+awk 'BEGIN { last = %d; for (n = 1; n <= last; n++) { for (k = 0; k < 200000; k++) x += k; %s } }'
+kill $other`, steps, print))
 	k.cpu = 400
 	return k
 }
@@ -70,6 +79,18 @@ func TestFairFinish(t *testing.T) {
 			st := c.waitStatus(t, long, "train", "alone", func(s status.Status) bool { return s.Node.Tasks == 1 && s.Limit.Fraction > 0.8 })
 			must.Less(t, 0, st.Fair.AheadCPUS)
 			c.stop(t, "long")
+
+			// A bar alone tells the steps, and gives no value.
+			longBar, shortBar := c.start(t, job{id: "long-bar", tasks: []task{bar(3000)}}), c.start(t, job{id: "short-bar", tasks: []task{bar(1000)}})
+			c.waitStatus(t, longBar, "train", "of known size by its bar", known)
+			st = c.waitStatus(t, shortBar, "train", "preferred by its bar", func(s status.Status) bool {
+				return s.Rule == "fsp.preferred" && s.Limit.InForce.Shares > 550 && known(s)
+			})
+			must.Eq(t, 1000, st.Total)
+			must.Eq(t, "", st.Metric)
+			must.False(t, st.Growth.Known())
+			c.stop(t, "short-bar")
+			c.stop(t, "long-bar")
 
 			// A run's cost is known to the next one, without reports.
 			silent := shell("awk 'BEGIN { for (k = 0; k < 60000000; k++) x += k }'; sleep 1")

@@ -15,7 +15,8 @@
 //  3. assumed: options of the command line or environment whose names mean a number
 //     of steps or epochs;
 //  4. earlier: an earlier run of the same job with the same arguments on this node, or
-//     on another one, as passed on by the shim.
+//     on another one, as passed on by the shim. If it was shorter than the trainer
+//     prints, it counts before that.
 //
 // Epochs count once the steps per epoch are known. If only epochs are reported, an
 // assumed number of steps does not count. A task without any step is measured by the

@@ -441,13 +441,19 @@ func (e *Estimator) total(cpu float64) (total float64, from Source, name string)
 	if s.PerEpoch == 1 {
 		by, assumed = Epochs, 0 // only epochs are reported
 	}
+	earlier := end{d.Earlier.Steps, Earlier, "as in the previous run"}
+	shorter := earlier // nothing else contradicts a total that is too large, the costly error
+	if earlier.total >= trainer {
+		shorter.total = 0
+	}
 	return e.first([]end{
 		{d.Steps, Meta, "as the job declares"},
 		{d.Epochs * s.PerEpoch, Meta, "as the job declares"},
+		shorter,
 		{trainer, by, "as the trainer reports"},
 		{assumed, Assumed, "assumed from " + d.Assumed.StepsFrom},
 		{d.Assumed.Epochs * s.PerEpoch, Assumed, "assumed from " + d.Assumed.EpochsFrom},
-		{d.Earlier.Steps, Earlier, "as in the previous run"},
+		earlier,
 	})
 }
 

@@ -147,6 +147,9 @@ func TestTotals(t *testing.T) {
 		{Declared{Assumed: assumed, Earlier: Run{CPUS: 9, Steps: 80}}, 0, 10, Assumed, 70, "assumed from --max_steps"},
 		{Declared{Assumed: Assumption{Epochs: 9, EpochsFrom: "EPOCHS"}}, nan, 10, Assumed, 90, "assumed from EPOCHS"},
 		{Declared{Assumed: Assumption{Epochs: 9, EpochsFrom: "EPOCHS"}, Earlier: Run{CPUS: 9, Steps: 80}}, -1, 0, Earlier, 80, "as in the previous run"},
+		{Declared{Assumed: assumed, Earlier: Run{CPUS: 9, Steps: 80}}, 600, 10, Earlier, 80, "as in the previous run"},
+		{Declared{Earlier: Run{CPUS: 9, Steps: 80}}, 60, 10, Steps, 60, "as the trainer reports"},
+		{Declared{Earlier: Run{CPUS: 9, Steps: 30}}, 600, 10, Steps, 600, "as the trainer reports"},
 		{Declared{Assumed: assumed}, 0, 1, Unknown, 0, "beyond"}, // epoch 40, not step 40
 		{Declared{}, inf, 10, Unknown, 0, "no total is known"},
 		{Declared{}, 0, 10, Unknown, 0, "no total is known"},
