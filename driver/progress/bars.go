@@ -30,6 +30,7 @@ const (
 	barNameless
 	barNamed
 	barEpochs // an epoch's header
+	barOther  // named as something else
 )
 
 const maxBarName = 32 // bytes
@@ -66,7 +67,7 @@ func (p *Parser) stepReport(line []byte) (r Report, ok bool) {
 		return r, false
 	case isSet(f.step) && (f.place && isSet(f.stepOf) || f.share > 0):
 		n, of = f.step, f.stepOf
-	case f.place && isSet(of):
+	case (f.place || isSet(f.percent)) && isSet(of):
 	case isSet(f.epoch) && !isSet(f.step) && isEpochHeader(line):
 		b.Steps.header(f)
 		n, of = f.epoch-b.Steps.first(), b.Steps.Epochs // it begins now
@@ -80,21 +81,23 @@ func (p *Parser) stepReport(line []byte) (r Report, ok bool) {
 	default:
 		return r, false
 	}
-	if hasWord(name, notTraining...) {
-		return r, false
-	}
+	other := hasWord(name, notTraining...)
 	// The last words before the number.
 	name = bytes.TrimRightFunc(name, notLetter)
 	name = bytes.TrimLeft(name[bytes.LastIndexFunc(name, func(r rune) bool { return r != ' ' && notLetter(r) })+1:], " ")
 	name = name[max(0, len(name)-maxBarName):]
+	moved := b.On && string(name) == b.Name && of == b.Of && n > b.N
+	prose := f.shape == shapePlain && bytes.ContainsFunc(line[:max(0, f.barAt-len(name))], func(r rune) bool { return !notLetter(r) })
 	rank := barNamed
 	switch {
+	case other:
+		rank = barOther
 	case len(name) == 0:
 		rank = barNameless
 	case hasWord(name, "train", "step", "iter", "epoch"):
 		rank = barTraining
 	}
-	if !b.follow(name, n, of, rank) {
+	if !b.follow(name, n, of, rank) || prose && !moved { // "warmup 500 steps, step 10/90 decay 0.1"
 		return r, false
 	}
 	step, total := b.Steps.next(f)
@@ -123,7 +126,11 @@ func (b *bars) follow(name []byte, n, of float64, rank barRank) bool {
 	if !isSet(of) {
 		of = 0
 	}
-	same := string(name) == b.Name && of == b.Of
+	// A bar may change its words while it goes on: "warmup", then "sample".
+	same := of == b.Of && (string(name) == b.Name || n > b.N && b.N > 0 && b.Rank >= barNamed && rank >= b.Rank)
+	if rank == barOther && !(same && b.On) {
+		return false
+	}
 	b.Missed++
 	switch {
 	case same && b.On:

@@ -3,12 +3,18 @@
 
 package progress
 
-import "unicode/utf8"
+import (
+	"bytes"
+	"unicode/utf8"
+)
 
 const (
 	esc       = 0x1b
 	maxString = 4096 // bytes of an OSC or DCS string; a longer one is text
 )
+
+// octalTab is how syslog writes a tabulator.
+var octalTab = []byte("#011")
 
 // Clean returns the visible text of a raw line: without escape sequences and control
 // characters, with backspaces applied. Where the cursor returned to the first column or
@@ -81,9 +87,12 @@ func Clean(dst, line []byte) []byte {
 			i++
 		case c < 0x20 && c != '\t' || c == 0x7f:
 			i++
+		case bytes.HasPrefix(line[i:], octalTab):
+			put([]byte{'\t'})
+			i += len(octalTab)
 		default:
 			j := i + 1
-			for j < len(line) && (line[j] >= 0x20 && line[j] != 0x7f || line[j] == '\t') {
+			for j < len(line) && line[j] != '#' && (line[j] >= 0x20 && line[j] != 0x7f || line[j] == '\t') {
 				j++
 			}
 			put(line[i:j])
@@ -94,8 +103,8 @@ func Clean(dst, line []byte) []byte {
 }
 
 func needsCleaning(line []byte) bool {
-	for _, c := range line {
-		if c < 0x20 && c != '\t' || c == 0x7f {
+	for i, c := range line {
+		if class[c]&classHidden != 0 && (c != '#' || bytes.HasPrefix(line[i:], octalTab)) {
 			return true
 		}
 	}

@@ -103,6 +103,9 @@ func (p *Parser) scanDict(b []byte) {
 						i = end + 1
 					}
 				}
+				if b[k] == '"' || b[k] == '\'' {
+					p.quotedCounter(name, b[k+1:])
+				}
 				continue
 			}
 			i = n.end
@@ -118,6 +121,32 @@ func (p *Parser) scanDict(b []byte) {
 		default:
 			i++
 		}
+	}
+}
+
+// quotedCounter reads a counter with its total, such as "epoch": "10/50" or
+// 'global_step/max_steps': '15/94'.
+func (p *Parser) quotedCounter(name, value []byte) {
+	if len(value) == 0 || !isDigit(value[0]) {
+		return
+	}
+	n, _ := parseNumber(value, 0)
+	of, end, ok := fraction(value, n.end)
+	if !ok || n.decimal || n.value > of || end >= len(value) || isWord(value[end]) {
+		return
+	}
+	f := &p.found
+	kind := p.counter(name)
+	if at := bytes.LastIndexByte(name, '/'); at > 0 && kind == countNothing {
+		kind = p.counter(name[:at])
+	}
+	switch kind {
+	case countGlobal:
+		f.step, f.total = n.value, of
+	case countStep, countBatch:
+		f.n, f.of = n.value, of
+	case countEpoch:
+		f.epoch, f.epochs = n.value, of
 	}
 }
 

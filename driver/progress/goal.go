@@ -215,6 +215,9 @@ func classify(name []byte, val, decimal bool) rank {
 		if w := n.word(first); string(w) != "loss" && (string(w) != "l" || last == first) || !decimal || setting(base) {
 			return rankNone
 		}
+		if aimless(base) {
+			return rankPoor
+		}
 		w = word{GoalMin, true, true} // loss_cls, LOSS NER, loss/actor, l_pix: a term of it
 		last++
 	}

@@ -150,12 +150,28 @@ func labelAt(b []byte) (n int64, end int, bare bool) {
 		}
 	case c == '[':
 		return bracketed(b, i+1)
+	case isLetter(c): // a pod's name, "mnist-worker-3 "
+		stop := bytes.IndexByte(b[i:min(len(b), i+64)], ' ')
+		if stop < 0 || !isDigit(b[i+stop-1]) {
+			break
+		}
+		words := b[i : i+stop]
+		at := bytes.LastIndexByte(words, '-')
+		if at < 0 || !isProcess(words[bytes.LastIndexByte(words[:at], '-')+1:at]) {
+			break
+		}
+		if n, j := digits(b, i+at+1); j == i+stop {
+			return n, j, false
+		}
 	case c == '(':
 		at := bytes.Index(b[i:min(len(b), i+64)], []byte(" pid="))
 		if at < 0 {
 			break
 		}
 		n, j := digits(b, i+at+5)
+		if r := bytes.Index(b[i:i+at], []byte(" rank=")); r >= 0 {
+			n, _ = digits(b, i+r+6)
+		}
 		if stop := bytes.IndexByte(b[j:min(len(b), j+64)], ')'); j > i+at+5 && stop >= 0 {
 			return n, j + stop + 1, false
 		}

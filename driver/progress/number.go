@@ -16,6 +16,7 @@ const (
 	classSpace              // space, tab
 	classJoin               // . / - @ within a name, if a letter follows
 	classBreak              // , ; | ) end the scope of a qualifying word
+	classHidden             // control characters, and # of syslog's
 )
 
 var class = func() (t [256]uint8) {
@@ -24,6 +25,12 @@ var class = func() (t [256]uint8) {
 		t[c-'a'+'A'] |= classLetter
 	}
 	t['_'] |= classLetter
+	for c := range ' ' {
+		t[c] |= classHidden
+	}
+	t['\t'] = 0
+	t[0x7f] |= classHidden
+	t['#'] |= classHidden
 	for c := '0'; c <= '9'; c++ {
 		t[c] |= classDigit
 	}

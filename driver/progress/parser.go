@@ -224,10 +224,9 @@ func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 		if f.ncands == 0 && len(f.record) > 0 && f.recorded.end > 0 {
 			p.entry(f.record, f.record, f.recorded, false)
 		}
-		if isSet(f.percent) && !isSet(f.step) && !isSet(f.epoch) && !isSet(f.n) {
-			f.n, f.of, f.whole = f.percent, 100, true
-		}
-		if f.summary {
+		f.usePercent()
+		settings := (isSet(f.epochs) || isSet(f.total)) && !isSet(f.step) && !isSet(f.epoch) && !isSet(f.n)
+		if f.summary || settings {
 			f.ncands = 0
 		} else if f.ncands == 0 && at > 0 { // the text holds more than the dict after it
 			f.reset()
@@ -235,6 +234,7 @@ func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 		}
 	} else {
 		p.scanText(line, true)
+		f.usePercent()
 		if f.ncands == 0 && !f.notNumber {
 			p.scanTable(line)
 		}
@@ -244,6 +244,9 @@ func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 	}
 	if f.plainTotal >= f.step && f.plainTotal > 0 && !isSet(f.total) {
 		f.total = f.plainTotal
+	}
+	if f.fold {
+		p.steps.Again, p.bars.Steps.Again = true, true
 	}
 	if isSet(f.lr) {
 		p.lr = f.lr
@@ -390,6 +393,9 @@ func (p *Parser) choose() *candidate {
 		}
 		s.count++
 		s.recent++
+		if s.rank == rankPoor && s.first < 0 {
+			continue // of a policy: it tells nothing
+		}
 		if held == nil || s.rank < held.rank {
 			held, heldBy = s, c
 		}
@@ -454,9 +460,6 @@ func (p *Parser) demote() {
 		if s == nil {
 			continue
 		}
-		if s.count == 0 {
-			s.first = c.value
-		}
 		if c.rank == rankFalling || c.value < 0 || s.first == 0 && s.count == 0 || s.count >= flatAfter && c.value >= s.first {
 			s.rank = rankPoor
 		}
@@ -483,7 +486,7 @@ func (p *Parser) intern(c *candidate, shape shape) *series {
 			return s
 		}
 	}
-	s := &series{key: string(c.name), shape: shape, rank: c.rank}
+	s := &series{key: string(c.name), shape: shape, rank: c.rank, first: c.value}
 	s.name = s.key
 	if len(c.prefix) > 0 {
 		s.name = string(c.prefix) + " " + s.key

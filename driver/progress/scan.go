@@ -26,6 +26,7 @@ func (s shape) String() string {
 const (
 	maxCandidates = 16      // metrics per line
 	maxBar        = 512     // bytes between a bar's delimiters
+	minDrawn      = 10      // the same, of one without a percentage before it
 	maxStep       = 1 << 53 // largest exact integer
 )
 
@@ -54,12 +55,13 @@ type findings struct {
 	epoch, epochs float64 // Epoch [1/5]
 	n, of         float64 // position in an epoch or a bar: 12/469
 	share, tick   float64 // per cent done next to a step, "(35.0%)", and their last digit's unit
-	percent       float64 // per cent done, of a dict
+	percent       float64 // per cent done
 	record        []byte  // name of a dict with a name and a value, such as {"name": "loss", "value": 3.1}
 	recorded      number  // its value, if end > 0
 	barAt         int     // where the number of a bar or place stands in the line
 	foreign       bool    // a bar that counts bytes or examples
 	index         bool    // the line begins with its step: "12: ", "12 | "
+	fold          bool    // one of several trainings
 	whole         bool    // the step precedes the epoch, so it counts across epochs
 	place         bool    // a step or batch had a total
 	heldOut       bool    // the line concerns held-out data
@@ -75,7 +77,14 @@ func (f *findings) reset() {
 	f.step, f.stepOf, f.total, f.epoch, f.epochs, f.n, f.of = unset, unset, unset, unset, unset, unset, unset
 	f.plainTotal, f.lr, f.share, f.percent = unset, unset, unset, unset
 	f.record, f.recorded = nil, number{}
-	f.barAt, f.foreign = 0, false
+	f.barAt, f.foreign, f.fold = 0, false, false
+}
+
+// usePercent makes the per cent done the step, if the line has no other.
+func (f *findings) usePercent() {
+	if isSet(f.percent) && !isSet(f.step) && !isSet(f.epoch) && !isSet(f.n) {
+		f.n, f.of, f.whole = f.percent, 100, true
+	}
 }
 
 func (f *findings) add(c candidate) {
@@ -109,6 +118,7 @@ const (
 	countEpoch
 	countEpochs
 	countPercent
+	countFold
 	countLR // not a counter, but recognised likewise
 )
 
@@ -146,6 +156,8 @@ func counts(name []byte) counter {
 		return countEpochs
 	case "progress":
 		return countPercent
+	case "fold", "current_fold", "current_round":
+		return countFold
 	case "lr", "lr_0", "learning_rate", "train/lr", "train/learning_rate":
 		return countLR
 	}
@@ -170,13 +182,13 @@ func afterKey(b []byte, j int) (at int, strong, list bool) {
 	for k < len(b) && isSpace(b[k]) {
 		k++
 	}
-	if k < len(b) && b[k] == '(' { // a unit: elapsed time (ms): 12.5, loss (avg): 0.5
-		if e := bytes.IndexByte(b[k:min(len(b), k+16)], ')'); e > 0 {
+	if k < len(b) && (b[k] == '(' || b[k] == '[') { // a unit: elapsed time (ms): 12.5, loss (avg): 0.5, loss [1-250]: 0.5
+		if e := bytes.IndexAny(b[k:min(len(b), k+16)], ")]"); e > 0 {
 			m := k + e + 1
 			for m < len(b) && isSpace(b[m]) {
 				m++
 			}
-			if m < len(b) && (b[m] == ':' || b[m] == '=' || b[m] == '[') {
+			if m < len(b) && (b[m] == ':' || b[m] == '=' || b[m] == '[' && b[k] == '(') {
 				k = m
 			}
 		}
@@ -184,7 +196,7 @@ func afterKey(b []byte, j int) (at int, strong, list bool) {
 	if k < len(b) && (b[k] == ':' || b[k] == '=') {
 		strong = true
 		k++
-		if k < len(b) && b[k] == '>' {
+		for k < len(b) && (b[k] == '>' || b[k] == ':') { // =>, :::
 			k++
 		}
 		for k < len(b) && isSpace(b[k]) {
@@ -398,12 +410,53 @@ func (p *Parser) scanText(b []byte, take bool) {
 			prev = -1
 
 		default:
+			if c == '|' || c == '[' {
+				if e := drawn(b, i); e > 0 {
+					i, glyph, prev = e, e, -1
+					break
+				}
+			}
 			if class[c]&classBreak != 0 {
 				w.best = nil
 			}
 			i++
 		}
 	}
+}
+
+// drawn returns the end of a bar such as "[====>    ]" or "|███   |" at b[i], or 0.
+func drawn(b []byte, i int) int {
+	closing := b[i]
+	if closing == '[' {
+		closing = ']'
+	}
+	from, drawing := i+1, false
+	for i = from; i < len(b) && i < from+maxBar && b[i] != closing; i++ {
+		switch c := b[i]; {
+		case c == '#' || c == '=' || c == '-' || c == 0xE2 || c&0xC0 == 0x80: // or a block, ━ and similar
+			drawing = true
+		case c != ' ' && c != '>' && c != '.':
+			return 0
+		}
+	}
+	if !drawing || i-from < minDrawn || i == len(b) || b[i] != closing {
+		return 0
+	}
+	return i + 1
+}
+
+// behindBar reports whether the number at b[i] is the first behind a drawn bar, which
+// ends at glyph.
+func behindBar(b []byte, i, glyph int) bool {
+	if glyph < 0 {
+		return false
+	}
+	for k := i - 1; k >= glyph; k-- {
+		if c := b[k]; !isSpace(c) && c != '(' && c != '[' && c < 0x80 {
+			return false
+		}
+	}
+	return true
 }
 
 // words is the position of a name, b[from:end], the word directly before it (before is
@@ -555,6 +608,10 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 		f.add(candidate{name: name, value: value, rank: rankFalling})
 		return n.end
 	}
+	if before >= 0 && p.metric == "" && (equalFold(b[before:beforeEnd], "init") || equalFold(b[before:beforeEnd], "initial")) ||
+		from > 1 && string(b[from-2:from]) == "::" {
+		return n.end // before the training; a function
+	}
 	if c, wanted := p.candidate(name, qualified, w, n.decimal); wanted {
 		c.value = value
 		f.add(c)
@@ -596,6 +653,9 @@ func (p *Parser) candidate(name, qualified []byte, w *words, decimal bool) (cand
 	}
 	if w.best != nil {
 		c.rank, c.prefix = rankPoor, w.best
+		if joined && equalFoldName(qualified[:min(len(w.best), len(qualified))], string(w.best)) {
+			c.prefix = nil
+		}
 		return c, true
 	}
 	if c.rank != rankValLoss && c.rank != rankValRising && c.rank != rankFalling || joined {
@@ -644,6 +704,7 @@ func (p *Parser) count(b []byte, kind counter, n number) int {
 		if f.step != n.value && whole {
 			f.step, f.stepOf = n.value, of
 			f.place = f.place || isSet(of)
+			f.whole = true
 		}
 	case countBatch:
 		if !isSet(f.n) && whole {
@@ -651,11 +712,13 @@ func (p *Parser) count(b []byte, kind counter, n number) int {
 			f.place = isSet(of)
 		}
 	case countPercent:
-		if !isSet(f.n) && b[n.end-1] == '%' {
-			f.n, f.of = n.value, 100
+		if b[n.end-1] == '%' && n.value <= 100 {
+			f.percent = n.value
 		}
 	case countPlainTotal:
 		f.plainTotal = n.value
+	case countFold:
+		f.fold = true
 	case countTotal:
 		f.total = n.value
 	case countEpochs:
@@ -664,7 +727,7 @@ func (p *Parser) count(b []byte, kind counter, n number) int {
 		if isSet(f.epoch) {
 			break
 		}
-		f.epoch, f.whole = n.value, isSet(f.step) || isSet(f.n) && f.shape == shapePlain
+		f.epoch, f.whole = n.value, f.whole || isSet(f.step) || isSet(f.n) && f.shape == shapePlain
 		if isSet(of) {
 			f.epochs = of
 		}
@@ -721,7 +784,27 @@ func (p *Parser) bareNumber(b []byte, start, i, glyph int, take bool) int {
 	}
 	if j < len(b) && j-i <= 15 {
 		switch b[j] {
-		case '%':
+		case '%', '.':
+			if behindBar(b, i, glyph) && !isSet(f.n) && !isSet(f.step) {
+				if n, ok := parseNumber(b, i); ok && n.value <= 100 && n.end < len(b) && b[n.end] == '%' {
+					f.shape, f.percent, f.barAt, f.named = shapeBar, n.value, i, true
+					f.foreign = bytes.Contains(b[n.end:], []byte("B/s"))
+					k := n.end + 1
+					for k < len(b) && (isSpace(b[k]) || b[k] == '[' || b[k] == '(') {
+						k++
+					}
+					m, ok := parseNumber(b, k)
+					of, e, isFraction := fraction(b, m.end)
+					if ok && isFraction && !m.decimal && m.value <= of && of > 0 {
+						f.n, f.of, f.units = m.value, of, true
+						return e
+					}
+					return n.end + 1
+				}
+			}
+			if b[j] == '.' {
+				break
+			}
 			if e, ok := p.percentBar(b, start, i, j); ok {
 				return e
 			}
@@ -977,6 +1060,12 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 			return e, true
 		}
 	}
+	if behindBar(b, i, glyph) {
+		f.shape, f.n, f.of = shapeBar, n.value, of
+		f.named, f.units, f.barAt = true, true, i
+		f.foreign = bytes.Contains(b[e:], []byte("B/s"))
+		return e, true
+	}
 	k := i - 1
 	for k >= start && isSpace(b[k]) {
 		k--
@@ -999,11 +1088,6 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 				}
 			}
 		}
-		return e, true
-	}
-	if glyph >= 0 && k+1 == glyph {
-		f.shape, f.n, f.of = shapeBar, n.value, of
-		f.named, f.units, f.barAt = true, true, i
 		return e, true
 	}
 	if i != start {

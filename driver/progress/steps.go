@@ -31,10 +31,15 @@ type steps struct {
 	Per     float64 `json:"per,omitempty"`      // steps per epoch
 	InE1    float64 `json:"in_e1,omitempty"`    // epoch of the last line with a step, plus 1
 	From1   float64 `json:"from1,omitempty"`    // first step reported in it, plus 1, if seen
+	Pairs   int     `json:"pairs,omitempty"`    // pairs like "Batch 0/200" in a row whose total alone rose
+	Again   bool    `json:"again,omitempty"`    // trainings follow one another: totals are of one of them
+	Lost    bool    `json:"lost,omitempty"`     // and so are steps, after the first
 }
 
 const (
 	nearlyFull = 0.95 // of a bar that begins again: the next round
+	nextRound  = 0.1  // of a bar, at most where it begins again
+	epochPairs = 2    // Pairs that make them an epoch and a batch
 	minShare   = 50   // per cent done, in units of their last digit, that give a total
 )
 
@@ -79,6 +84,9 @@ func (s *steps) sawEpochs(f *findings) {
 }
 
 func (s *steps) sawEpoch(e float64, in shape) {
+	if e < s.Epoch1-1 && e <= s.first() && s.Epochs > 0 && s.Epoch1-s.first() >= s.Epochs && (s.Of == 0 || s.Last1-1 >= s.Of) {
+		s.Again = true // after the last epoch, such as the next fold
+	}
 	if in != shapeDict { // in dicts, epochs are fractions
 		if e == 0 {
 			s.Base0 = true
@@ -155,6 +163,7 @@ func (s *steps) next(f *findings) (step, total float64) {
 		s.sawEpoch(math.Floor(f.epoch), f.shape)
 	}
 
+	s.sawPair(f)
 	n, of := f.step, f.stepOf
 	position := false // n counts within an epoch
 	inSteps := true   // n counts what a printed total does
@@ -174,12 +183,12 @@ func (s *steps) next(f *findings) (step, total float64) {
 
 	switch {
 	case isSet(n):
-		step, total = s.compose(n, of, position)
+		step, total = s.compose(n, of, position, f.shape)
 		s.learn(f, step, of, position)
 		if f.shape == shapeKeras && isSet(of) && n >= of {
 			s.DoneOf = of
 		}
-	case s.BarOf > 0 && f.shape == shapeDict:
+	case s.BarOf > 0 && (f.shape == shapeDict || s.Last1 == 0 && s.Out1 > 0):
 		step, total = s.fromBar(f)
 		s.learn(f, step, unset, false)
 	case isSet(f.epoch) && s.Of > 0 && !s.Global:
@@ -201,13 +210,13 @@ func (s *steps) next(f *findings) (step, total float64) {
 		}
 	case s.Out1 > 0:
 		step, total = s.Out1-1, unset // between two lines with a step
-		if s.OutOf > 0 {
+		if s.OutOf > 0 && !s.Again {
 			total = s.OutOf
 		}
 		return step, total
 	default:
 		step, total = unset, unset
-		if s.Total > 0 {
+		if s.Total > 0 && !s.Again {
 			total = s.Total
 		}
 		return step, total
@@ -215,14 +224,43 @@ func (s *steps) next(f *findings) (step, total float64) {
 	if s.Total > 0 && !position && inSteps {
 		total = s.Total
 	}
-	if total < step {
+	if total < step || s.Again {
 		total = unset // it counts something else
+	}
+	if s.Lost = s.Lost || s.Again && s.Out1 > 0 && step <= s.Out1-1; s.Lost {
+		s.Out1, s.OutOf = 0, 0
+		return unset, unset
 	}
 	s.Out1, s.OutOf = step+1, 0
 	if isSet(total) {
 		s.OutOf = total
 	}
 	return step, total
+}
+
+// sawPair watches "Batch 0/100", "Batch 0/200": an epoch and a batch, if only the second
+// number rises.
+func (s *steps) sawPair(f *findings) {
+	if f.shape != shapePlain || isSet(f.step) || isSet(f.epoch) || !isSet(f.of) {
+		return
+	}
+	switch {
+	case s.Pairs >= epochPairs:
+	case s.Of == 0:
+		return
+	case f.n != s.Last1-1 || f.of < s.Of:
+		s.Pairs = 0
+		return
+	case f.of > s.Of:
+		if s.Pairs++; s.Pairs < epochPairs {
+			return
+		}
+		s.forgetPosition()
+	default:
+		return
+	}
+	f.epoch, f.n, f.of = f.n, f.of, unset
+	s.sawEpoch(f.epoch, f.shape)
 }
 
 // fromShare returns the total of which n steps are the given percentage, or unset. tick
@@ -238,7 +276,7 @@ func (s *steps) fromShare(n, percent, tick float64) float64 {
 	return math.Round(100 * n / percent)
 }
 
-func (s *steps) compose(n, of float64, position bool) (step, total float64) {
+func (s *steps) compose(n, of float64, position bool, f shape) (step, total float64) {
 	defer func() {
 		if s.Last1 > 0 && n > s.Last1-1 {
 			s.Gap = n - (s.Last1 - 1)
@@ -261,6 +299,8 @@ func (s *steps) compose(n, of float64, position bool) (step, total float64) {
 			s.Global = true // it continued where the last epoch ended
 		case s.Global && n < last:
 			s.Global = false
+		case s.Epochs > 0 && s.Epoch1 == s.LastE1 && s.Epoch1-s.first() >= s.Epochs && sameOf && n < last && last >= of:
+			s.Again = true
 		}
 		total = unset
 		if s.Global {
@@ -275,11 +315,14 @@ func (s *steps) compose(n, of float64, position bool) (step, total float64) {
 	switch {
 	case s.Epoch1 > 0 && s.Epoch1 < s.LastE1:
 		s.Base = 0 // a restart, some epochs earlier
+	case nextEpoch && n == last && s.Gap == 0 && f == shapePlain:
+		s.Per = n
+		s.Base += n // every epoch's last step
 	case s.Last1 == 0 || n >= last:
 	case nextEpoch:
 		s.Per = last
 		s.Base += last // a step that restarts with every epoch
-	case isSet(of) && sameOf && last+s.Gap >= of:
+	case sameOf && last+s.Gap >= of && (last >= of || n <= max(2*s.Gap, nextRound*of)):
 		s.Per = of
 		s.Base += of // a bar that was full
 	default:

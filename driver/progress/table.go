@@ -18,6 +18,9 @@ type table struct {
 	sep    byte // between columns, or ' ' for runs of spaces
 	cols   [maxColumns]cell
 	n      int
+	trials bool   // a row is a training
+	trial  string // the first row's
+	many   bool   // of several trainings none is the job's
 }
 
 type cell struct{ from, to int }
@@ -188,9 +191,10 @@ func (p *Parser) columns(t *table, gap int) bool {
 	counter, metric := false, false
 	for _, c := range t.cols[:t.n] {
 		name := c.of(line)
-		if len(name) == 0 || isDigit(name[0]) {
+		if len(name) == 0 || isDigit(name[0]) || equalFold(name, "name") { // of functions, for instance
 			return false
 		}
+		t.trials = t.trials || hasFold(name, "trial")
 		switch p.tableCounter(name) {
 		case countNothing:
 			if _, wanted := p.column(name); wanted {
@@ -274,6 +278,15 @@ func (p *Parser) scanRow(line []byte) bool {
 	if f.ncands == 0 {
 		*f = before
 		return false
+	}
+	if t.trials {
+		trial := row[0].of(line)
+		if t.trial == "" {
+			t.trial = string(trial)
+		}
+		if t.many = t.many || t.trial != string(trial); t.many {
+			*f = before
+		}
 	}
 	return true
 }
