@@ -43,7 +43,7 @@ import (
 const (
 	maxWrong     = 1     // samples with a wrong field
 	maxWrongStep = 1     // samples with a wrong step or total
-	minClear     = 0.731 // part of the clear samples that are read in full
+	minClear     = 0.778 // part of the clear samples that are read in full
 )
 
 const unknown = "-"

@@ -221,6 +221,14 @@ func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 		}
 		f.shape = shapeDict
 		p.scanDict(line[at:])
+		if f.ncands == 0 && len(f.message) > 0 {
+			line, at = f.message, 0
+			f.shape = shapePlain
+			p.scanText(line, true)
+			if !isSet(f.step) && !isSet(f.epoch) && !isSet(f.n) {
+				f.ncands = 0 // a remark
+			}
+		}
 		if f.ncands == 0 && len(f.record) > 0 && f.recorded.end > 0 {
 			p.entry(f.record, f.record, f.recorded, false)
 		}
@@ -330,15 +338,15 @@ func (p *Parser) noteContext(line []byte) {
 	}
 }
 
-// isEpochHeader reports whether a line begins with the word Epoch, possibly after a
-// rule or a time stamp without letters, or ends in "Epoch 1/10".
+// isEpochHeader reports whether a line begins with the word Epoch or "Starting epoch",
+// possibly after a rule or a time stamp without letters, or ends in "Epoch 1/10".
 func isEpochHeader(line []byte) bool {
 	if at := bytes.LastIndexByte(line, ' '); at >= 5 && hasFold(line[at-5:], "epoch") && bytes.IndexByte(line[at:], '/') > 0 {
 		return true
 	}
 	for i := 0; i < len(line); i++ {
 		if isLetter(line[i]) {
-			return hasFold(line[i:], "epoch")
+			return hasFold(line[i:], "epoch") || hasFold(line[i:], "starting epoch")
 		}
 	}
 	return false
@@ -393,7 +401,7 @@ func (p *Parser) choose() *candidate {
 		}
 		s.count++
 		s.recent++
-		if s.rank == rankPoor && s.first < 0 {
+		if s.rank == rankPoor && s.first < 0 && !hasWord([]byte(s.name), "best", "lowest") {
 			continue // of a policy: it tells nothing
 		}
 		if held == nil || s.rank < held.rank {

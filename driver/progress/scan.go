@@ -56,6 +56,7 @@ type findings struct {
 	n, of         float64 // position in an epoch or a bar: 12/469
 	share, tick   float64 // per cent done next to a step, "(35.0%)", and their last digit's unit
 	percent       float64 // per cent done
+	message       []byte  // text within a dict, as structured logs have it
 	record        []byte  // name of a dict with a name and a value, such as {"name": "loss", "value": 3.1}
 	recorded      number  // its value, if end > 0
 	barAt         int     // where the number of a bar or place stands in the line
@@ -76,7 +77,7 @@ func (f *findings) reset() {
 	f.index, f.whole, f.place, f.heldOut, f.named, f.units, f.summary, f.notNumber = false, false, false, false, false, false, false, false
 	f.step, f.stepOf, f.total, f.epoch, f.epochs, f.n, f.of = unset, unset, unset, unset, unset, unset, unset
 	f.plainTotal, f.lr, f.share, f.percent = unset, unset, unset, unset
-	f.record, f.recorded = nil, number{}
+	f.message, f.record, f.recorded = nil, nil, number{}
 	f.barAt, f.foreign, f.fold = 0, false, false
 }
 
@@ -137,7 +138,7 @@ func counts(name []byte) counter {
 	case "step", "steps", "iter", "iters", "iteration", "iterations", "it", "update", "updates",
 		"train_step", "training_step", "train_steps", "train/step", "n_iter", "num_iter", "timestep",
 		"timesteps", "current_step", "current_steps", "cur_step", "step_num", "iter_num", "itr", "itrs",
-		"current_iter", "current_iteration", "cur_iter":
+		"current_iter", "current_iteration", "cur_iter", "steps_completed":
 		return countStep
 	case "global_step", "globalstep", "train/global_step", "trainer/global_step", "num_updates", "num_update",
 		"nupdates", "total_train_updates", "total_timesteps", "num_timesteps", "env_step", "env_steps":
@@ -215,6 +216,8 @@ func afterKey(b []byte, j int) (at int, strong, list bool) {
 		}
 	case b[k] == '#': // Epoch #1
 		k++
+	case !strong && k > j && b[k] == '-' && k+2 < len(b) && b[k+1] == ' ' && isDigit(b[k+2]): // dice_loss - 0.33
+		k += 2
 	case !strong && hasFold(b[k:], "is "): // the loss is 0.5
 		for k += 3; k < len(b) && isSpace(b[k]); k++ {
 		}
@@ -242,6 +245,10 @@ func fraction(b []byte, i int) (of float64, end int, ok bool) {
 		return 0, 0, false
 	}
 	n, ok := parseNumber(b, i)
+	if ok && b[n.end-1] == '.' { // "step 10/600."
+		n.end--
+		n.decimal = false
+	}
 	if !ok || n.decimal {
 		return 0, 0, false
 	}
@@ -543,7 +550,7 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 		return p.count(b, countPercent, n)
 	case kind == countPlainTotal && (before >= 0 || !strong): // memory total: 16384
 	case (strong || list || !n.decimal) && n.value >= 0 && n.value < maxStep && w.best == nil:
-		if take && before >= 0 && !strong && equalFold(b[before:beforeEnd], "at") {
+		if take && before >= 0 && !strong && (equalFold(b[before:beforeEnd], "at") || equalFold(b[before:beforeEnd], "after")) {
 			p.nameFirst(b, before, n.end, w)
 		}
 		if !f.place {
@@ -982,6 +989,16 @@ func (p *Parser) percentBar(b []byte, start, i, j int) (end int, ok bool) {
 		for k < len(b) && isSpace(b[k]) {
 			k++
 		}
+	}
+	if k < len(b) && b[k] == '(' { // " 30% (240 of 800) |######   |"
+		n, _ := parseNumber(b, k+1)
+		of, e, ok := fraction(b, n.end)
+		if !ok || of <= 0 || n.value > of || e+2 >= len(b) || string(b[e:e+3]) != ") |" || drawn(b, e+2) == 0 {
+			return 0, false
+		}
+		f := &p.found
+		f.shape, f.n, f.of, f.named, f.units, f.barAt = shapeBar, n.value, of, i > start, true, i
+		return drawn(b, e+2), true
 	}
 	if k >= len(b) || !isDigit(b[k]) {
 		return 0, false
