@@ -57,7 +57,7 @@ func hasWord(text []byte, prefixes ...string) bool {
 // stepReport reads a line without a metric.
 func (p *Parser) stepReport(line []byte) (r Report, ok bool) {
 	f, b := &p.found, &p.bars
-	if b.Off || f.heldOut {
+	if b.Off || f.heldOut || p.steps.Again {
 		return r, false
 	}
 	name, n, of := line[:min(f.barAt, len(line))], f.n, f.of
@@ -71,7 +71,7 @@ func (p *Parser) stepReport(line []byte) (r Report, ok bool) {
 	case isSet(f.epoch) && !isSet(f.step) && isEpochHeader(line):
 		b.Steps.header(f)
 		n, of = f.epoch-b.Steps.first(), b.Steps.Epochs // it begins now
-		if of == 0 || n < 0 || n > of || !b.follow([]byte("epoch"), n, of, barEpochs) {
+		if of == 0 || n < 0 || n > of || b.Steps.Again || !b.follow([]byte("epoch"), n, of, barEpochs) {
 			return r, false
 		}
 		return b.report(n, of), true
@@ -87,6 +87,7 @@ func (p *Parser) stepReport(line []byte) (r Report, ok bool) {
 	name = bytes.TrimLeft(name[bytes.LastIndexFunc(name, func(r rune) bool { return r != ' ' && notLetter(r) })+1:], " ")
 	name = name[max(0, len(name)-maxBarName):]
 	moved := b.On && string(name) == b.Name && of == b.Of && n > b.N
+	alone := isSet(f.percent) && f.n == f.percent // of anything
 	prose := f.shape == shapePlain && bytes.ContainsFunc(line[:max(0, f.barAt-len(name))], func(r rune) bool { return !notLetter(r) })
 	rank := barNamed
 	switch {
@@ -94,10 +95,10 @@ func (p *Parser) stepReport(line []byte) (r Report, ok bool) {
 		rank = barOther
 	case len(name) == 0:
 		rank = barNameless
-	case hasWord(name, "train", "step", "iter", "epoch"):
+	case hasWord(name, "train", "step", "iter", "epoch", "progress"):
 		rank = barTraining
 	}
-	if !b.follow(name, n, of, rank) || prose && !moved { // "warmup 500 steps, step 10/90 decay 0.1"
+	if alone && rank > barNameless || !b.follow(name, n, of, rank) || (alone || prose) && !moved { // "warmup 500 steps, step 10/90 decay 0.1"
 		return r, false
 	}
 	step, total := b.Steps.next(f)

@@ -253,9 +253,7 @@ func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 	if f.plainTotal >= f.step && f.plainTotal > 0 && !isSet(f.total) {
 		f.total = f.plainTotal
 	}
-	if f.fold {
-		p.steps.Again, p.bars.Steps.Again = true, true
-	}
+	p.steps.Again = p.steps.Again || f.fold
 	if isSet(f.lr) {
 		p.lr = f.lr
 	}

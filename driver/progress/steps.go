@@ -31,6 +31,7 @@ type steps struct {
 	Per     float64 `json:"per,omitempty"`      // steps per epoch
 	InE1    float64 `json:"in_e1,omitempty"`    // epoch of the last line with a step, plus 1
 	From1   float64 `json:"from1,omitempty"`    // first step reported in it, plus 1, if seen
+	Same    int     `json:"same,omitempty"`     // epochs in a row with the same step
 	Pairs   int     `json:"pairs,omitempty"`    // pairs like "Batch 0/200" in a row whose total alone rose
 	Again   bool    `json:"again,omitempty"`    // trainings follow one another: totals are of one of them
 	Lost    bool    `json:"lost,omitempty"`     // and so are steps, after the first
@@ -137,7 +138,7 @@ func (s *steps) valid() bool {
 // known.
 func (s *steps) forgetPosition() {
 	s.Last1, s.LastE1, s.Gap, s.Base, s.Global = 0, 0, 0, 0, false
-	s.Of, s.DoneOf, s.Per, s.InE1 = 0, 0, 0, 0
+	s.Of, s.DoneOf, s.Per, s.InE1, s.Same = 0, 0, 0, 0, 0
 }
 
 func (s *steps) first() float64 {
@@ -316,8 +317,9 @@ func (s *steps) compose(n, of float64, position bool, f shape) (step, total floa
 	case s.Epoch1 > 0 && s.Epoch1 < s.LastE1:
 		s.Base = 0 // a restart, some epochs earlier
 	case nextEpoch && n == last && s.Gap == 0 && f == shapePlain:
-		s.Per = n
-		s.Base += n // every epoch's last step
+		if s.Same++; s.Same > 1 {
+			s.Per, s.Base = n, float64(s.Same)*n // every epoch's last step
+		}
 	case s.Last1 == 0 || n >= last:
 	case nextEpoch:
 		s.Per = last
