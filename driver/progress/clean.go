@@ -87,17 +87,17 @@ func Clean(dst, line []byte) []byte {
 			i++
 		case c < 0x20 && c != '\t' || c == 0x7f:
 			i++
-		case bytes.HasPrefix(line[i:], octalTab):
-			put([]byte{'\t'})
-			i += len(octalTab)
 		default:
 			j := i + 1
-			for j < len(line) && line[j] != '#' && (line[j] >= 0x20 && line[j] != 0x7f || line[j] == '\t') {
+			for j < len(line) && (line[j] >= 0x20 && line[j] != 0x7f || line[j] == '\t') {
 				j++
 			}
 			put(line[i:j])
 			i = j
 		}
+	}
+	if text := out[len(dst):]; bytes.Contains(text, octalTab) {
+		out = append(out[:len(dst)], bytes.ReplaceAll(text, octalTab, []byte{'\t'})...)
 	}
 	return out
 }

@@ -23,6 +23,7 @@ func TestClean(t *testing.T) {
 		"a\x1b]0;never ended":       "a0;never ended",
 		"a\x1bPq#0\x1b\\b":          "ab",
 		"a\x1b(Bb":                  "ab",
+		"[3]#011rmse:1#011mae:2 #0": "[3]\trmse:1\tmae:2 #0",
 		"a\x1b7b\x1b8":              "ab",
 		"a\x1b":                     "a",
 		"a\x1b[":                    "a",

@@ -105,7 +105,7 @@ func (p *Parser) scanDict(b []byte) {
 				}
 				if b[k] == '"' || b[k] == '\'' {
 					p.quotedCounter(name, b[k+1:])
-					if isMessage(name) && depth == 0 && deeper == 0 {
+					if n := string(name); (n == "message" || n == "msg" || n == "log") && depth == 0 && deeper == 0 {
 						if end := stringEnd(b, k); end > 0 {
 							f.message = bytes.TrimSuffix(b[k+1:end], []byte(`\n`))
 							i = end + 1
@@ -160,14 +160,6 @@ func (p *Parser) quotedCounter(name, value []byte) {
 func namesRecord(name []byte) bool {
 	switch string(name) {
 	case "name", "key", "metric", "metric_name", "tag":
-		return true
-	}
-	return false
-}
-
-func isMessage(name []byte) bool {
-	switch string(name) {
-	case "message", "msg", "log", "text":
 		return true
 	}
 	return false

@@ -44,8 +44,10 @@
 // restarts continues the count. An epoch alone is the step. Hugging Face's lines have
 // no step; it is taken from the progress bar between them. A line such as
 // "[step=10/600]" or "──── Step 10 ────" sets the step of the lines below. A step that
-// decreases means that the trainer was restarted. A step and its total always count the
-// same; without the number of epochs, the length of one is no total.
+// decreases means that the trainer was restarted, or that another training follows (the
+// next fold, a first epoch after a full last one): of those, totals and steps are
+// unknown. A step and its total always count the same; without the number of epochs,
+// the length of one is no total.
 //
 // With Config.Steps, bars and counters without a metric give step reports, of one bar
 // or counter at a time (bars.go).

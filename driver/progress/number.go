@@ -16,7 +16,7 @@ const (
 	classSpace              // space, tab
 	classJoin               // . / - @ within a name, if a letter follows
 	classBreak              // , ; | ) end the scope of a qualifying word
-	classHidden             // control characters, and # of syslog's
+	classHidden             // control characters, and the # of octalTab
 )
 
 var class = func() (t [256]uint8) {

@@ -245,20 +245,18 @@ func (s *steps) sawPair(f *findings) {
 	if f.shape != shapePlain || isSet(f.step) || isSet(f.epoch) || !isSet(f.of) {
 		return
 	}
-	switch {
-	case s.Pairs >= epochPairs:
-	case s.Of == 0:
-		return
-	case f.n != s.Last1-1 || f.of < s.Of:
-		s.Pairs = 0
-		return
-	case f.of > s.Of:
+	if s.Pairs < epochPairs {
+		if s.Of == 0 || f.n != s.Last1-1 || f.of < s.Of {
+			s.Pairs = 0
+			return
+		}
+		if f.of == s.Of {
+			return
+		}
 		if s.Pairs++; s.Pairs < epochPairs {
 			return
 		}
 		s.forgetPosition()
-	default:
-		return
 	}
 	f.epoch, f.n, f.of = f.n, f.of, unset
 	s.sawEpoch(f.epoch, f.shape)
