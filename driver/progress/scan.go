@@ -184,7 +184,8 @@ func afterKey(b []byte, j int) (at int, strong, list bool) {
 		k++
 	}
 	if k < len(b) && (b[k] == '(' || b[k] == '[') { // a unit: elapsed time (ms): 12.5, loss (avg): 0.5, loss [1-250]: 0.5
-		if e := bytes.IndexAny(b[k:min(len(b), k+16)], ")]"); e > 0 {
+		e := bytes.IndexAny(b[k:min(len(b), k+16)], ")]")
+		if e > 0 && (b[k] == '(' || bytes.IndexByte(b[k:k+e], '-') > 0) {
 			m := k + e + 1
 			for m < len(b) && isSpace(b[m]) {
 				m++

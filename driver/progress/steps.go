@@ -189,7 +189,7 @@ func (s *steps) next(f *findings) (step, total float64) {
 		if f.shape == shapeKeras && isSet(of) && n >= of {
 			s.DoneOf = of
 		}
-	case s.BarOf > 0 && (f.shape == shapeDict || s.Last1 == 0 && s.Out1 > 0):
+	case s.BarOf > 0 && (f.shape == shapeDict || s.Last1 == 0 && s.Epoch1 == 0 && s.Out1 > 0):
 		step, total = s.fromBar(f)
 		s.learn(f, step, unset, false)
 	case isSet(f.epoch) && s.Of > 0 && !s.Global:
