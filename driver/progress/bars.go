@@ -98,7 +98,7 @@ func (p *Parser) stepReport(line []byte) (r Report, ok bool) {
 	case hasWord(name, "train", "step", "iter", "epoch", "progress"):
 		rank = barTraining
 	}
-	if alone && rank > barNameless || !b.follow(name, n, of, rank) || (alone || prose) && !moved { // "warmup 500 steps, step 10/90 decay 0.1"
+	if alone && (rank > barNameless || hasWord(name, "epoch")) || !b.follow(name, n, of, rank) || (alone || prose) && !moved { // "warmup 500 steps, step 10/90 decay 0.1"
 		return r, false
 	}
 	step, total := b.Steps.next(f)

@@ -52,7 +52,7 @@ func TestParse_rounds(t *testing.T) {
 		{"a drawn bar", []string{"Epoch 1/3 [====>     ] 160/640 loss 0.5", "Epoch 2/3 [====>     ] 160/640 loss 0.5"},
 			[]string{"loss=0.5 160/1920", "loss=0.5 800/1920"}},
 		{"per cents of something", []string{"GPU memory [#######   ]  70%", "GPU memory [########  ]  80%", "model.bin ━━━━━━━━━━━━ 40% 12.3/45.6 MB 1.2 MB/s",
-			"Downloading [####      ] 40%", "[训练轮次训练轮次] 3/10"}, nil},
+			"Downloading [####      ] 40%", "this epoch [####      ] 24.08%", "this epoch [#####     ] 26.08%", "[训练轮次训练轮次] 3/10"}, nil},
 		{"per cents of the training", []string{"Training [####      ]  40%", "Training [#####     ]  50%", "Progress: 60%", "Progress: 61%"}, []string{"Training 50/100"}},
 		{"a bar whose words change", []string{"warmup:  10%|#     | 10/100 [00:01<00:09, 9.5it/s]", "sample:  20%|##    | 20/100 [00:02<00:09, 9.5it/s]"},
 			[]string{"warmup 10/100", "warmup 20/100"}},
