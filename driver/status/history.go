@@ -128,8 +128,6 @@ func NewRow() (r Row) {
 	return r
 }
 
-// appendTo appends r as a CSV line. Numbers have ten digits; texts lose what would need
-// quoting.
 // Course returns each row's value or, if no row has one, its step; NaN means none.
 func Course(rows []Row) (course []float64, steps bool) {
 	course = make([]float64, len(rows))
@@ -144,6 +142,8 @@ func Course(rows []Row) (course []float64, steps bool) {
 	return course, steps
 }
 
+// appendTo appends r as a CSV line. Numbers have ten digits; texts lose what would need
+// quoting.
 func (r Row) appendTo(b []byte) []byte {
 	num := func(f float64) {
 		digits := 10
