@@ -88,7 +88,8 @@ func (t *task) reportProgress(was measure.Measurement, now time.Time) {
 	if lost := t.m.Remaining.Lost; lost != "" && was.Remaining.Lost == "" && t.hasTwin() {
 		t.show.Enqueue("unsized", "its size is unknown again: "+lost)
 	}
-	if t.m.Reports == 0 && t.Limited && !t.reported.empty && unreadable == "" && (now.Sub(t.start) >= t.noProgressAfter || t.NoOutput && t.Where == "") {
+	missing := t.m.Reports == 0 || t.Watcher != nil && t.m.Report.StepOnly() // targets need a metric
+	if missing && t.Limited && !t.reported.empty && unreadable == "" && (now.Sub(t.start) >= t.noProgressAfter || t.NoOutput && t.Where == "") {
 		t.reported.empty = true
 		t.log.Info("no progress found", "where", t.where(), "lines", t.m.Lines)
 		t.show.Enqueue("no-progress", t.noProgress())
@@ -97,6 +98,9 @@ func (t *task) reportProgress(was measure.Measurement, now time.Time) {
 
 func (t *task) noProgress() string {
 	switch {
+	case t.m.Reports > 0:
+		return "its targets need a metric, and only steps have been read from " + t.where() + ". " +
+			"Check its output with `ebbtide progress` and set progress { metric = … } or progress { pattern = … } in its config"
 	case t.Where != "":
 		msg := "no value of a metric has been read from " + t.Where + " yet; the task keeps its fair share of the CPU"
 		if t.m.Note != "" {

@@ -81,9 +81,7 @@ func TestStepReports(t *testing.T) {
 			if name == "auto" || name == "fsp" {
 				must.False(t, st.Fair.Finish.IsZero())
 			}
-			for len(n.events) > 0 {
-				must.NotEq(t, "no-progress", (<-n.events).Annotations["ebbtide"])
-			}
+			must.StrContains(t, n.event("no-progress").Message, "its targets need a metric, and only steps have been read from its output")
 			n.restart(nil, f, other)
 			b.read = 0
 			n.seconds(5, do)

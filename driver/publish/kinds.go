@@ -24,7 +24,7 @@ func Kinds() []Kind {
 		{"size", []string{"used "}, "The task succeeded; the next run with the same arguments is expected to use as much. `ebbtide_run` is for the shim."},
 		{"unsized", []string{"its size is unknown again: "}, "Its steps gave a wrong total."},
 		{"qoe", []string{"response time "}, "The target was missed in three consecutive intervals, or is met again. The node may have no CPU left."},
-		{"no-progress", []string{"none of the ", "the task has written no output yet", "Nomad does not collect the task's output", "no value of a metric has been read"}, "No report within `no_progress_after`, or none possible; the task has its fair share. Check its output with `ebbtide progress`."},
+		{"no-progress", []string{"none of the ", "the task has written no output yet", "Nomad does not collect the task's output", "no value of a metric has been read", "its targets need a metric"}, "Nothing within `no_progress_after`, or none possible; the task has its fair share. Check its output with `ebbtide progress`."},
 		{"progress", []string{"cannot read its progress from "}, "The task has its fair share."},
 		{"diverged", []string{"the model has diverged: "}, "The metric is NaN or infinite. The task counts as converged until three finite values in a row."},
 		{"targets", []string{"its targets are paused: "}, "The output reports another metric; set `ebbtide_metric` if it is the intended one."},
