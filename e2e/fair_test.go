@@ -40,6 +40,21 @@ kill $other`, steps, print))
 	return k
 }
 
+// testBars: a bar alone tells the steps, and gives no value.
+func testBars(t *testing.T, c *cluster) {
+	known := func(s status.Status) bool { return s.Fair.RemainingCPUS.Known() && s.Fair.Source == "steps" }
+	long, short := c.start(t, job{id: "long-bar", tasks: []task{bar(3000)}}), c.start(t, job{id: "short-bar", tasks: []task{bar(1000)}})
+	c.waitStatus(t, long, "train", "of known size by its bar", known)
+	st := c.waitStatus(t, short, "train", "preferred by its bar", func(s status.Status) bool {
+		return s.Rule == "fsp.preferred" && s.Limit.InForce.Shares > 550 && known(s)
+	})
+	must.Eq(t, 1000, st.Total)
+	must.Eq(t, "", st.Metric)
+	must.False(t, st.Growth.Known())
+	c.stop(t, "short-bar")
+	c.stop(t, "long-bar")
+}
+
 // TestFairFinish: a short training runs before a long one, its twin survives a restart of the
 // plugin, and an event reports the time gained.
 func TestFairFinish(t *testing.T) {
@@ -80,17 +95,9 @@ func TestFairFinish(t *testing.T) {
 			must.Less(t, 0, st.Fair.AheadCPUS)
 			c.stop(t, "long")
 
-			// A bar alone tells the steps, and gives no value.
-			longBar, shortBar := c.start(t, job{id: "long-bar", tasks: []task{bar(3000)}}), c.start(t, job{id: "short-bar", tasks: []task{bar(1000)}})
-			c.waitStatus(t, longBar, "train", "of known size by its bar", known)
-			st = c.waitStatus(t, shortBar, "train", "preferred by its bar", func(s status.Status) bool {
-				return s.Rule == "fsp.preferred" && s.Limit.InForce.Shares > 550 && known(s)
-			})
-			must.Eq(t, 1000, st.Total)
-			must.Eq(t, "", st.Metric)
-			must.False(t, st.Growth.Known())
-			c.stop(t, "short-bar")
-			c.stop(t, "long-bar")
+			if engine == "exec" { // Docker passes on output without line ends in pieces of 16 KiB
+				testBars(t, c)
+			}
 
 			// A run's cost is known to the next one, without reports.
 			silent := shell("awk 'BEGIN { for (k = 0; k < 60000000; k++) x += k }'; sleep 1")
