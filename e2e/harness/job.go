@@ -5,18 +5,22 @@ package harness
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/prometheus/procfs"
 )
 
 func (a *Agent) Run(ctx context.Context, hcl string) (jobID string, err error) {
@@ -298,7 +302,7 @@ func (a *Agent) RestartTask(ctx context.Context, alloc *api.Allocation, task str
 	return a.API.Allocations().Restart(alloc, task, (&api.QueryOptions{}).WithContext(ctx))
 }
 
-// TaskPIDs lists the processes in an exec task's cgroup.
+// TaskPIDs lists the processes in an exec task's cgroup, the oldest first: IDs start over at 32768.
 func TaskPIDs(allocID, task string) ([]int, error) {
 	var files []string
 	for _, pattern := range []string{
@@ -325,11 +329,24 @@ func TaskPIDs(allocID, task string) ([]int, error) {
 			pids = append(pids, pid)
 		}
 	}
-	sort.Ints(pids)
+	slices.SortStableFunc(pids, func(a, b int) int { return cmp.Compare(started(a), started(b)) })
 	if len(pids) == 0 {
 		return nil, fmt.Errorf("task %q of allocation %s has no processes", task, short(allocID))
 	}
 	return pids, nil
+}
+
+// started is when a process started, in ticks since the boot; later than any for one that has ended.
+func started(pid int) uint64 {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return math.MaxUint64
+	}
+	st, err := p.Stat()
+	if err != nil {
+		return math.MaxUint64
+	}
+	return st.Starttime
 }
 
 // WhyNotPlaced returns the scheduler's reasons.
