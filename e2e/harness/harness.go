@@ -237,6 +237,6 @@ func Alive(pid int) bool {
 	if unix.Kill(pid, 0) != nil {
 		return false
 	}
-	_, state, err := parentOf(pid)
-	return err == nil && state != "Z"
+	st, err := statOf(pid)
+	return err == nil && st.State != "Z"
 }

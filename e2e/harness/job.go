@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-	"github.com/prometheus/procfs"
 )
 
 func (a *Agent) Run(ctx context.Context, hcl string) (jobID string, err error) {
@@ -338,11 +337,7 @@ func TaskPIDs(allocID, task string) ([]int, error) {
 
 // started is when a process started, in ticks since the boot; later than any for one that has ended.
 func started(pid int) uint64 {
-	p, err := procfs.NewProc(pid)
-	if err != nil {
-		return math.MaxUint64
-	}
-	st, err := p.Stat()
+	st, err := statOf(pid)
 	if err != nil {
 		return math.MaxUint64
 	}

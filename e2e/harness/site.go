@@ -10,10 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -274,18 +274,14 @@ func unescapeMount(s string) string {
 func descendants(root int) []int {
 	children := make(map[int][]int)
 	zombie := make(map[int]bool)
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
+	procs, _ := procfs.AllProcs()
+	for _, p := range procs {
+		st, err := p.Stat()
 		if err != nil {
 			continue
 		}
-		parent, state, err := parentOf(pid)
-		if err != nil {
-			continue
-		}
-		children[parent] = append(children[parent], pid)
-		zombie[pid] = state == "Z"
+		children[st.PPID] = append(children[st.PPID], p.PID)
+		zombie[p.PID] = st.State == "Z"
 	}
 	var all []int
 	for todo := []int{root}; len(todo) > 0; todo = todo[1:] {
@@ -299,19 +295,12 @@ func descendants(root int) []int {
 	return all
 }
 
-func parentOf(pid int) (parent int, state string, err error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+func statOf(pid int) (procfs.ProcStat, error) {
+	p, err := procfs.NewProc(pid)
 	if err != nil {
-		return 0, "", err
+		return procfs.ProcStat{}, err
 	}
-	// The name is in parentheses and may contain any character.
-	rest := string(data[strings.LastIndexByte(string(data), ')')+1:])
-	fields := strings.Fields(rest)
-	if len(fields) < 2 {
-		return 0, "", fmt.Errorf("/proc/%d/stat is short", pid)
-	}
-	parent, err = strconv.Atoi(fields[1])
-	return parent, fields[0], err
+	return p.Stat()
 }
 
 func commandLine(pid int) string {
