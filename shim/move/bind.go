@@ -79,6 +79,13 @@ func (m *mover) register(ctx context.Context, job *document.Job) (index uint64, 
 	return resp.JobModifyIndex, nil
 }
 
+// registerFrozen registers the job while its tasks are certainly frozen.
+func (m *mover) registerFrozen(ctx context.Context, f *freeze, job *document.Job) (index uint64, err error) {
+	within, cancel := f.within(ctx)
+	defer cancel()
+	return m.register(within, job)
+}
+
 // registerBound registers the bound job; if the answer is lost, it finds out whether the job is
 // bound. result.Bound is true unless the job is certainly not bound.
 func (m *mover) registerBound(ctx context.Context, job *document.Job) (index uint64, err error) {
@@ -144,9 +151,7 @@ func (m *mover) fence(ctx context.Context, job *document.Job) error {
 	}
 	still, over, err := freezeBriefly(ctx, m.nomad, job, m.record().Group)
 	if err == nil && !over {
-		within, cancel := still.within(ctx)
-		defer cancel()
-		_, err = m.register(within, fenced)
+		_, err = m.registerFrozen(ctx, still, fenced)
 	}
 	if still != nil {
 		still.stop() // restore takes over from here, or the lease ends

@@ -323,9 +323,7 @@ func (m *mover) rollBack(ctx context.Context) error {
 		if job, err = bind(job, r.Group, r.Source, r.ID, r.Alloc); err != nil {
 			return err
 		}
-		within, cancel := still.within(ctx)
-		defer cancel()
-		if index, err = m.register(within, job); err != nil {
+		if index, err = m.registerFrozen(ctx, still, job); err != nil {
 			return err
 		}
 	}
