@@ -136,8 +136,7 @@ func (b *bars) follow(name []byte, n, of float64, rank barRank) bool {
 	switch {
 	case same && b.On:
 	case !b.On, rank < b.Rank, rank == b.Rank && b.N >= b.Of && of > b.Of, b.Missed > downgrade:
-		b.Steps.forgetPosition()
-		b.Steps.Out1, b.Steps.OutOf = 0, 0
+		b.Steps.forgetSteps()
 		b.Name, b.Of, b.Rank, b.On = string(name), of, rank, true
 	default:
 		return false

@@ -168,8 +168,7 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 	index := p.labels.Index
 	line, rank, open := p.labels.cut(line)
 	if index && !p.labels.Index { // the steps were ranks
-		p.steps.forgetPosition()
-		p.steps.Out1, p.steps.OutOf = 0, 0
+		p.steps.forgetSteps()
 	}
 	if rank < 0 {
 		return p.parseText(line)
@@ -652,17 +651,16 @@ func (p *Parser) SetState(st State) {
 	if !st.Labels.valid() || !st.Steps.valid() || !st.Bars.Steps.valid() || len(st.Bars.Name) > maxBarName {
 		return
 	}
-	if p.re != nil || st.Key == "" && st.Metric == "" {
-		p.steps, p.labels, p.bars = st.Steps, st.Labels, st.Bars
-		p.setTables(st)
-		return
-	}
-	if st.Key == "" || len(st.Metric) > 2*maxMetric || !strings.HasSuffix(st.Metric, st.Key) || st.Shape > uint8(shapeDict) ||
-		st.Rank < 0 || st.Count < 0 || !strings.HasSuffix(strings.ToLower(st.Metric), strings.ToLower(p.metric)) {
+	hasMetric := p.re == nil && (st.Key != "" || st.Metric != "")
+	if hasMetric && (st.Key == "" || len(st.Metric) > 2*maxMetric || !strings.HasSuffix(st.Metric, st.Key) || st.Shape > uint8(shapeDict) ||
+		st.Rank < 0 || st.Count < 0 || !strings.HasSuffix(strings.ToLower(st.Metric), strings.ToLower(p.metric))) {
 		return
 	}
 	p.steps, p.labels, p.bars = st.Steps, st.Labels, st.Bars
 	p.setTables(st)
+	if !hasMetric {
+		return
+	}
 	s := &series{name: st.Metric, key: st.Key, shape: shape(st.Shape), rank: rank(st.Rank), count: st.Count, first: st.First}
 	p.series = []*series{s}
 	p.current, p.last = s, s.name

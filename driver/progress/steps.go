@@ -141,6 +141,12 @@ func (s *steps) forgetPosition() {
 	s.Of, s.DoneOf, s.Per, s.InE1, s.Same = 0, 0, 0, 0, 0
 }
 
+// forgetSteps forgets positions and the last step; epochs stay known.
+func (s *steps) forgetSteps() {
+	s.forgetPosition()
+	s.Out1, s.OutOf = 0, 0
+}
+
 func (s *steps) first() float64 {
 	if s.Base0 {
 		return 0
