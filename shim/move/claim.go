@@ -100,7 +100,7 @@ type claim struct {
 	writing chan struct{} // holds one element during a write
 
 	mu     sync.Mutex
-	record Record
+	record Record    // what it refers to never changes, as a renewal may be writing it
 	until  time.Time // certainly valid until then
 	lost   error
 }

@@ -726,6 +726,7 @@ type process struct {
 	registered bool
 	stalled    time.Time // no call ends before
 	now        fault     // for the current call
+	given      []Task    // the last claim's, as it was handed over
 	ctx        context.Context
 	kill       context.CancelFunc
 }
@@ -1087,6 +1088,10 @@ func (p *process) Write(ctx context.Context, r Record) (index uint64, err error)
 		if p.claim[r.Job].Index != r.Index {
 			return ErrClaimed
 		}
+		if was := p.claim[r.Job].Tasks; p.given != nil && fmt.Sprint(p.given) != fmt.Sprint(was) {
+			p.say("a record's tasks were %v when written, and are %v", was, p.given)
+		}
+		p.given = r.Tasks
 		p.index++
 		r.Index, r.Tasks = p.index, slices.Clone(r.Tasks)
 		p.claim[r.Job], index = r, p.index

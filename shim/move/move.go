@@ -47,6 +47,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -225,7 +226,7 @@ func Move(ctx context.Context, nomad Nomad, req Request, opts Options) (Result, 
 	}
 	r := Record{
 		Namespace: m.alloc.Namespace, Job: m.alloc.JobID, Group: m.alloc.TaskGroup, Alloc: m.alloc.ID,
-		Source: m.alloc.NodeID, Target: req.Node, Why: req.Why, Phase: PhaseSave, Tasks: m.result.Tasks,
+		Source: m.alloc.NodeID, Target: req.Node, Why: req.Why, Phase: PhaseSave, Tasks: slices.Clone(m.result.Tasks),
 		Version: *m.job.Version, Before: *m.job.JobModifyIndex,
 	}
 	err = m.withClaim(ctx, r, func(ctx context.Context) (over bool, err error) {
@@ -481,7 +482,7 @@ func (m *mover) bind(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = m.claim.update(ctx, func(r *Record) { r.Phase, r.Tasks = PhaseBind, m.result.Tasks })
+	err = m.claim.update(ctx, func(r *Record) { r.Phase, r.Tasks = PhaseBind, slices.Clone(m.result.Tasks) })
 	if err != nil {
 		return err
 	}

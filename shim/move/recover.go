@@ -6,6 +6,7 @@ package move
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -19,7 +20,7 @@ func Recover(ctx context.Context, nomad Nomad, r Record, opts Options) (Result, 
 	m := &mover{nomad: nomad, opts: opts}
 	m.result = Result{
 		Namespace: r.Namespace, Job: r.Job, Alloc: r.Alloc, From: r.Source, To: r.Target, Phase: r.Phase,
-		Bound: true, Tasks: r.Tasks, SaveS: status.Unknown(), DownS: status.Unknown(),
+		Bound: true, Tasks: slices.Clone(r.Tasks), SaveS: status.Unknown(), DownS: status.Unknown(),
 	}
 	err := m.withClaim(ctx, r, func(ctx context.Context) (over bool, err error) {
 		err = retry(ctx, opts.PollInterval, m.load)
