@@ -104,7 +104,9 @@ func (p *Parser) scanDict(b []byte) {
 					}
 				}
 				if b[k] == '"' || b[k] == '\'' {
-					p.quotedCounter(name, b[k+1:])
+					if end := stringEnd(b, k); end > 0 && isDigit(b[k+1]) {
+						p.quotedCounter(name, b[k+1:end])
+					}
 					if n := string(name); (n == "message" || n == "msg" || n == "log") && depth == 0 && deeper == 0 {
 						if end := stringEnd(b, k); end > 0 {
 							f.message = bytes.TrimSuffix(b[k+1:end], []byte(`\n`))
@@ -133,12 +135,10 @@ func (p *Parser) scanDict(b []byte) {
 // quotedCounter reads a counter with its total, such as "epoch": "10/50" or
 // 'global_step/max_steps': '15/94'.
 func (p *Parser) quotedCounter(name, value []byte) {
-	if len(value) == 0 || !isDigit(value[0]) {
-		return
-	}
-	n, _ := parseNumber(value, 0)
-	of, end, ok := fraction(value, n.end)
-	if !ok || n.decimal || n.value > of || end >= len(value) || isWord(value[end]) {
+	p.scan.lex(value, 0)
+	of, next, ok := p.scan.fraction(1)
+	n := p.scan.at(0)
+	if !ok || !p.scan.integer(0) || n.value > of || next != len(p.scan.tokens) {
 		return
 	}
 	f := &p.found

@@ -185,7 +185,7 @@ func ends(b []byte, i int) bool {
 	case '%', '.', ':', '*', '!':
 		return i+1 >= len(b) || !isWord(b[i+1]) && b[i+1] != '-' && b[i+1] != '.'
 	case '-', '+':
-		return i+1 >= len(b) || isSpace(b[i+1])
+		return i+1 >= len(b) || !isWord(b[i+1]) && b[i+1] != '.' && b[i+1] != '-'
 	default:
 		return c >= 0x80
 	}
@@ -237,4 +237,37 @@ func parseValue(b []byte, i int) (number, bool) {
 		n.end++
 	}
 	return n, true
+}
+
+// thousands extends a counter such as 1,500, as printed by Hugging Face.
+func thousands(b []byte, n number) number {
+	if n.decimal || n.value < 1 || n.value >= 1000 {
+		return n
+	}
+	for n.end+3 < len(b) && b[n.end] == ',' && isDigit(b[n.end+1]) && isDigit(b[n.end+2]) && isDigit(b[n.end+3]) &&
+		(n.end+4 >= len(b) || !isWord(b[n.end+4])) {
+		v := float64(b[n.end+1]-'0')*100 + float64(b[n.end+2]-'0')*10 + float64(b[n.end+3]-'0')
+		n.value, n.end = n.value*1000+v, n.end+4
+	}
+	return n
+}
+
+// scaled applies the suffix of tqdm's unit_scale.
+func scaled(b []byte, n number) number {
+	if n.end >= len(b) {
+		return n
+	}
+	switch b[n.end] {
+	case 'k', 'K':
+		n.value *= 1e3
+	case 'M':
+		n.value *= 1e6
+	case 'G':
+		n.value *= 1e9
+	default:
+		return n
+	}
+	n.value = math.Round(n.value)
+	n.end++
+	return n
 }

@@ -67,6 +67,7 @@ type Parser struct {
 	stepReports bool
 	search      bool // the scanner does not read the metric's name as one name
 
+	scan   scan
 	found  findings
 	labels labels
 	table  table
@@ -539,8 +540,9 @@ func (p *Parser) searchMetric(line []byte) {
 		if before := bytes.TrimRight(line[:from], " "); isBest(before[bytes.LastIndexFunc(before, notLetter)+1:]) {
 			continue // a running optimum is no report
 		}
-		at, strong, _ := afterKey(line, end)
-		n, ok := parseValue(line, at)
+		rest := bytes.TrimLeft(line[end:], "\"' \t")
+		strong := len(rest) > 0 && (rest[0] == ':' || rest[0] == '=')
+		n, ok := parseValue(bytes.TrimLeft(rest, ":=>[ \t"), 0)
 		if !ok {
 			p.found.notNumber = true
 			continue

@@ -25,8 +25,6 @@ func (s shape) String() string {
 
 const (
 	maxCandidates = 16      // metrics per line
-	maxBar        = 512     // bytes between a bar's delimiters
-	minDrawn      = 10      // the same, of one without a percentage before it
 	maxStep       = 1 << 53 // largest exact integer
 )
 
@@ -173,106 +171,6 @@ func (p *Parser) counter(name []byte) counter {
 	return kind
 }
 
-// afterKey returns the start of the value of the name that ends at b[j]. strong means a
-// colon or equals sign in between, list a bracket.
-func afterKey(b []byte, j int) (at int, strong, list bool) {
-	k := j
-	if k < len(b) && (b[k] == '"' || b[k] == '\'') {
-		k++
-	}
-	for k < len(b) && isSpace(b[k]) {
-		k++
-	}
-	if k < len(b) && (b[k] == '(' || b[k] == '[') { // a unit: elapsed time (ms): 12.5, loss (avg): 0.5, loss [1-250]: 0.5
-		e := bytes.IndexAny(b[k:min(len(b), k+16)], ")]")
-		if e > 0 && (b[k] == '(' || bytes.IndexByte(b[k:k+e], '-') > 0) {
-			m := k + e + 1
-			for m < len(b) && isSpace(b[m]) {
-				m++
-			}
-			if m < len(b) && (b[m] == ':' || b[m] == '=' || b[m] == '[' && b[k] == '(') {
-				k = m
-			}
-		}
-	}
-	if k < len(b) && (b[k] == ':' || b[k] == '=') {
-		strong = true
-		k++
-		for k < len(b) && (b[k] == '>' || b[k] == ':') { // =>, :::
-			k++
-		}
-		for k < len(b) && isSpace(b[k]) {
-			k++
-		}
-	} else if k == j {
-		if k >= len(b) || b[k] != '[' {
-			return k, false, false
-		}
-	}
-	switch {
-	case k >= len(b):
-	case b[k] == '[':
-		list = true
-		for k++; k < len(b) && isSpace(b[k]); k++ {
-		}
-	case b[k] == '#': // Epoch #1
-		k++
-	case !strong && k > j && b[k] == '-' && k+2 < len(b) && b[k+1] == ' ' && isDigit(b[k+2]): // dice_loss - 0.33
-		k += 2
-	case !strong && hasFold(b[k:], "is "): // the loss is 0.5
-		for k += 3; k < len(b) && isSpace(b[k]); k++ {
-		}
-	}
-	return k, strong, list
-}
-
-// fraction reads the rest of 10/100 or "10 of 100" after the 10, which ends at b[i].
-func fraction(b []byte, i int) (of float64, end int, ok bool) {
-	for i < len(b) && isSpace(b[i]) {
-		i++
-	}
-	switch {
-	case i < len(b) && b[i] == '/':
-		i++
-	case i < len(b) && b[i] == 'o' && hasFold(b[i:], "of "):
-		i += 3
-	default:
-		return 0, 0, false
-	}
-	for i < len(b) && isSpace(b[i]) {
-		i++
-	}
-	if i >= len(b) || !isDigit(b[i]) {
-		return 0, 0, false
-	}
-	n, ok := parseNumber(b, i)
-	if ok && b[n.end-1] == '.' { // "step 10/600."
-		n.end--
-		n.decimal = false
-	}
-	if !ok || n.decimal {
-		return 0, 0, false
-	}
-	n = thousands(b, n)
-	if n.end < len(b) && (b[n.end] == '/' || b[n.end] == '.' && n.end+1 < len(b) && isDigit(b[n.end+1])) {
-		return 0, 0, false // a date or a path
-	}
-	return n.value, n.end, true
-}
-
-// thousands extends a counter such as 1,500, as printed by Hugging Face.
-func thousands(b []byte, n number) number {
-	if n.decimal || n.value < 1 || n.value >= 1000 {
-		return n
-	}
-	for n.end+3 < len(b) && b[n.end] == ',' && isDigit(b[n.end+1]) && isDigit(b[n.end+2]) && isDigit(b[n.end+3]) &&
-		(n.end+4 >= len(b) || !isWord(b[n.end+4])) {
-		v := float64(b[n.end+1]-'0')*100 + float64(b[n.end+2]-'0')*10 + float64(b[n.end+3]-'0')
-		n.value, n.end = n.value*1000+v, n.end+4
-	}
-	return n
-}
-
 // heldOut reports whether a word refers to held-out data (+1), training data (−1) or
 // neither (0).
 func heldOut(w []byte) int {
@@ -331,247 +229,184 @@ func isBest(w []byte) bool {
 	return false
 }
 
+// words qualify the values behind them.
+type words struct {
+	context, best []byte // the last word about held-out data, and the one that marks a running optimum
+	subject       []byte // a loss without a value, of which parts follow
+}
+
 // scanText reads the pairs, counters and bars of a line in one pass, without
 // allocating. With take false it reads counters only.
 func (p *Parser) scanText(b []byte, take bool) {
-	start := 0
-	for start < len(b) && isSpace(b[start]) {
-		start++
-	}
-	var (
-		w             words
-		prev, prevEnd = -1, -1
-		glyph         = -1 // end of the last piece of a drawn bar
-	)
-	for i := start; i < len(b); {
-		c := b[i]
-		switch {
-		case class[c]&classLetter != 0:
-			from := i
-			joined := false
-			for {
-				for i < len(b) && class[b[i]]&(classLetter|classDigit) != 0 {
-					i++
+	var w words
+	for at := 0; at < len(b); {
+		at = p.scan.lex(b, at)
+		for i := 0; i < len(p.scan.tokens); {
+			switch t := &p.scan.tokens[i]; t.kind {
+			case tokenWord:
+				i = p.scanWord(i, &w, take)
+			case tokenNumber:
+				i = p.scanNumber(i, take)
+			default:
+				if class[t.sign]&classBreak != 0 {
+					w.best = nil
 				}
-				if i+1 < len(b) && class[b[i]]&classJoin != 0 &&
-					(isLetter(b[i+1]) || b[i] == '@' && isDigit(b[i+1])) {
-					i++
-					joined = true
-					continue
-				}
-				break
+				i++
 			}
-			name := b[from:i]
-			w.before, w.beforeEnd = prev, prevEnd
-			if i+2 < len(b) && b[i] == '\'' && b[i+1] == 's' && b[i+2] == ' ' { // LightGBM: valid_0's l2
-				i += 2
-			}
-			prev, prevEnd = from, i
-			if !joined {
-				if h := heldOut(name); h != 0 {
-					w.context = nil
-					if h > 0 {
-						w.context = name
-						p.found.heldOut = true
-					}
-				} else if isBest(name) {
-					w.best = name
-				}
-			}
-			if i >= len(b) {
-				break
-			}
-			// Prose: the next thing is another word. nan, inf and tensor(…) are values
-			// that begin with letters.
-			next := b[i]
-			if class[next]&classSpace != 0 && i+1 < len(b) {
-				if n := b[i+1]; class[n]&classLetter != 0 && n|0x20 != 'n' && n|0x20 != 'i' && (n != 't' || !hasFold(b[i+1:], "tensor(")) {
-					continue
-				}
-			} else if class[next]&classSpace == 0 {
-				switch next {
-				case ':', '=', '"', '\'', '[', '(':
-				case '>': // "<loss>=7.2"
-					if from == 0 || b[from-1] != '<' {
-						continue
-					}
-				case '.':
-					i = p.abbreviated(b, from, i)
-					continue
-				default:
-					continue
-				}
-			}
-			if w.before >= 0 && (w.beforeEnd+1 != from || b[w.beforeEnd] != ' ') {
-				w.before = -1
-			}
-			w.from, w.end = from, i
-			i = p.pair(b, &w, take)
-
-		case class[c]&classDigit != 0:
-			i = p.bareNumber(b, start, i, glyph, take)
-			prev = -1
-
-		case c == 0xE2 && i+2 < len(b) && (b[i+1] == 0x94 || b[i+1] == 0x95): // ━ and similar
-			i += 3
-			glyph = i
-			prev = -1
-
-		default:
-			if c == '|' || c == '[' {
-				if e := drawn(b, i); e > 0 {
-					i, glyph, prev = e, e, -1
-					break
-				}
-			}
-			if class[c]&classBreak != 0 {
-				w.best = nil
-			}
-			i++
 		}
 	}
 }
 
-// drawn returns the end of a bar such as "[====>    ]" or "|███   |" at b[i], or 0.
-func drawn(b []byte, i int) int {
-	closing := b[i]
-	if closing == '[' {
-		closing = ']'
+// scanWord reads the word at token i and its value, if it has one. It returns the next token.
+func (p *Parser) scanWord(i int, w *words, take bool) int {
+	s := &p.scan
+	name := s.word(i)
+	if h := heldOut(name); h != 0 {
+		w.context = nil
+		if h > 0 {
+			w.context = name
+			p.found.heldOut = true
+		}
+	} else if isBest(name) {
+		w.best = name
 	}
-	from, drawing := i+1, false
-	for i = from; i < len(b) && i < from+maxBar && b[i] != closing; i++ {
-		switch c := b[i]; {
-		case c == '#' || c == '=' || c == '-' || c == 0xE2 || c&0xC0 == 0x80: // or a block, ━ and similar
-			drawing = true
-		case c != ' ' && c != '>' && c != '.':
-			return 0
+	switch next := s.at(i + 1); {
+	case next.kind == tokenWord: // prose; but "is", nan, inf and tensor(…) may be values or stand before them
+		if c := s.line[next.from] | 0x20; !next.gap || c != 'n' && c != 'i' && c != 't' {
+			return i + 1
+		}
+	case next.kind == tokenNumber || next.gap:
+	case next.sign == '.': // Marian's "Ep. 1 : Up. 100 :"
+		kind := counts(name)
+		if equalFold(name, "up") {
+			kind = countStep
+		}
+		if s.at(i+2).gap && s.integer(i+2) && (kind == countStep || kind == countEpoch || kind == countBatch) {
+			return p.count(kind, s.tokens[i+2], i+3)
+		}
+		return i + 1
+	case next.sign == '>': // "<loss>=7.2"
+		if s.sign(i-1) != '<' || s.tokens[i].gap {
+			return i + 1
 		}
 	}
-	if !drawing || i-from < minDrawn || i == len(b) || b[i] != closing {
-		return 0
-	}
-	return i + 1
+	return p.pair(i, w, take)
 }
 
-// behindBar reports whether the number at b[i] is the first behind a drawn bar, which
-// ends at glyph.
-func behindBar(b []byte, i, glyph int) bool {
-	if glyph < 0 {
-		return false
+// valueOf returns the token of the value of the name at token i, or 0. strong means a
+// colon or equals sign in between, list a bracket.
+func (s *scan) valueOf(i int) (at int, strong, list bool) {
+	k := i + 1
+	if q := s.sign(k); (q == '"' || q == '\'' || q == '>') && !s.tokens[k].gap {
+		k++
 	}
-	for k := i - 1; k >= glyph; k-- {
-		if c := b[k]; !isSpace(c) && c != '(' && c != '[' && c < 0x80 {
-			return false
+	if open := s.sign(k); open == '(' || open == '[' { // a unit: elapsed time (ms): 12.5, loss (avg): 0.5, loss [1-250]: 0.5
+		e := k + 1
+		for e < len(s.tokens) && s.tokens[e].from < s.tokens[k].from+16 && s.sign(e) != ')' && s.sign(e) != ']' {
+			e++
+		}
+		if e < len(s.tokens) && s.tokens[e].from < s.tokens[k].from+16 &&
+			(open == '(' || bytes.IndexByte(s.line[s.tokens[k].from:s.tokens[e].from], '-') > 0) {
+			if c := s.sign(e + 1); c == ':' || c == '=' || c == '[' && open == '(' {
+				k = e + 1
+			}
 		}
 	}
-	return true
-}
-
-// words is the position of a name, b[from:end], the word directly before it (before is
-// −1 if none), and the words that qualify its value.
-type words struct {
-	from, end         int
-	before, beforeEnd int
-	context, best     []byte // the last one about held-out data, and the one that marks a running optimum
-	subject           []byte // a loss without a value, of which parts follow
-}
-
-// abbreviated reads a counter whose name b[from:end] ends in a full stop, as in
-// Marian's "Ep. 1 : Up. 100 :". It returns where to continue.
-func (p *Parser) abbreviated(b []byte, from, end int) int {
-	if end+2 >= len(b) || b[end+1] != ' ' || !isDigit(b[end+2]) {
-		return end
-	}
-	kind := counts(b[from:end])
-	if equalFold(b[from:end], "up") {
-		kind = countStep
-	}
-	n, ok := parseValue(b, end+2)
-	if !ok || n.decimal || kind != countStep && kind != countEpoch && kind != countBatch {
-		return end
-	}
-	return p.count(b, kind, n)
-}
-
-func (p *Parser) pair(b []byte, w *words, take bool) int {
-	from, end, before, beforeEnd := w.from, w.end, w.before, w.beforeEnd
-	key := end
-	if b[end] == '>' {
-		key++
-	}
-	at, strong, list := afterKey(b, key)
-	if at >= len(b) {
-		return end
-	}
-	f := &p.found
-	name := b[from:end]
-	n, ok := parseValue(b, at)
-	if !ok && n.end > 0 && b[n.end] == 'K' { // LeRobot: step:12K
-		if kind := counts(name); kind == countStep || kind == countGlobal {
-			n = scaled(b, n)
-			ok = ends(b, n.end)
+	if c := s.sign(k); c == ':' || c == '=' {
+		strong = true
+		if k++; c == '=' && s.sign(k) == c {
+			k++
 		}
+		for ; !s.at(k).gap && (s.sign(k) == '>' || s.sign(k) == ':'); k++ { // =>, :::
+		}
+	} else if k == i+1 && !s.at(k).gap && c != '[' && s.at(k).kind != tokenNumber {
+		return 0, false, false
+	}
+	switch c := s.sign(k); {
+	case c == '[':
+		return k + 1, strong, true
+	case c == '#': // Epoch #1
+		k++
+	case !strong && c == '-' && s.tokens[k].gap && s.at(k+1).gap: // dice_loss - 0.33
+		k++
+	case !strong && equalFold(s.word(k), "is"): // the loss is 0.5
+		k++
+	}
+	return k, strong, list
+}
+
+// pair reads the value of the name at token i.
+func (p *Parser) pair(i int, w *words, take bool) int {
+	s, f := &p.scan, &p.found
+	name, before := s.word(i), s.beside(i)
+	at, strong, list := s.valueOf(i)
+	if at == 0 || at >= len(s.tokens) {
+		return i + 1
+	}
+	n, next, ok := s.value(at)
+	kind := countNothing
+	if ok {
+		kind = p.counter(name)
+		ok = !n.counter || kind != countNothing
 	}
 	if !ok {
-		if take && strong && p.wantsName(name) {
+		if take && (strong || n.counter) && p.wantsName(name) {
 			f.notNumber = true
 		}
-		if take && b[at] == '(' && classify(name, false, false) == rankLoss {
+		if take && s.sign(at) == '(' && classify(name, false, false) == rankLoss {
 			w.subject = name
 		}
-		return end
+		return i + 1
 	}
-
-	if b[n.end-1] == '%' && n.end < len(b) && b[n.end] == '|' {
-		return end // "Steps:  10%|█": the name is the bar's
+	if n.percent && s.at(next).kind == tokenBar {
+		return i + 1 // "Steps:  10%|█": the name is the bar's
 	}
-	kind := p.counter(name)
 	if w.subject != nil && strong && n.decimal && isQualifier(name) { // "Loss (name: value) total: 7.2"
 		if c, wanted := p.candidate(w.subject, w.subject, w, true); wanted {
 			c.value = n.value
 			f.add(c)
 		}
-		return n.end
+		return next
 	}
-	if before >= 0 && (kind == countStep || len(name) == 4) {
-		switch w := b[before:beforeEnd]; {
-		case kind == countNothing && equalFold(name, "rate") && equalFold(w, "learning"):
-			kind = countLR
-		case kind == countStep && equalFold(w, "optimization"):
-			kind = countTotal // Total optimization steps = 1,500
-		case kind == countStep && equalFold(w, "episode"):
-			kind = countNothing // the length of the episode
-		}
+	switch {
+	case kind == countNothing && equalFold(name, "rate") && equalFold(before, "learning"):
+		kind = countLR
+	case kind == countStep && equalFold(before, "optimization"):
+		kind = countTotal // Total optimization steps = 1,500
+	case kind == countStep && equalFold(before, "episode"):
+		kind = countNothing // the length of the episode
 	}
 	switch {
 	case kind == countNothing:
 	case kind == countLR:
-		p.found.lr = n.value
-	case kind == countEpoch && b[n.end-1] == '%': // StarSpace: "Epoch: 10.0%"
-		return p.count(b, countPercent, n)
-	case kind == countPlainTotal && (before >= 0 || !strong): // memory total: 16384
+		f.lr = n.value
+	case kind == countEpoch && n.percent: // StarSpace: "Epoch: 10.0%"
+		return p.count(countPercent, n, next)
+	case kind == countPlainTotal && (before != nil || !strong): // memory total: 16384
 	case (strong || list || !n.decimal) && n.value >= 0 && n.value < maxStep && w.best == nil:
-		if take && before >= 0 && !strong && (equalFold(b[before:beforeEnd], "at") || equalFold(b[before:beforeEnd], "after")) {
-			p.nameFirst(b, before, n.end, w)
+		if take && !strong && (equalFold(before, "at") || equalFold(before, "after")) {
+			p.nameFirst(i-1, next, w)
 		}
 		if !f.place {
-			f.barAt = end
+			f.barAt = s.tokens[i].to
 		}
-		n.end = p.count(b, kind, n)
-		if kind == countEpoch && before >= 0 && equalFold(b[before:beforeEnd], "of") {
+		next = p.count(kind, n, next)
+		if kind == countEpoch && equalFold(before, "of") {
 			f.whole = false // "it 90/120 of epoch 1"
 		}
-		return n.end
+		return next
 	}
-	if equalFold(name, "train") && strong && !n.decimal && f.shape == shapePlain {
+	if equalFold(name, "train") && strong && s.integer(at) && f.shape == shapePlain {
 		// timm: "Train: 0 [ 50/1251 ( 4%)]", OpenPCDet: "Train: 1/3 ( 33%) [ 50/1251",
 		// Swin: "Train: [0/300][50/1251]"
-		of, k, _ := fraction(b, n.end)
-		k = max(k, n.end)
-		if percent := bytes.TrimLeft(b[k:], " "); len(percent) > 0 && percent[0] == '(' {
-			k += bytes.IndexByte(b[k:], ')') + 1
+		of, k, _ := s.fraction(next)
+		if percent, _ := s.share(k); isSet(percent) {
+			k += 3
 		}
-		if rest := bytes.TrimLeft(b[k:], " ]"); len(rest) > 0 && rest[0] == '[' {
+		if list && s.sign(k) == ']' {
+			k++
+		}
+		if s.sign(k) == '[' {
 			f.epoch = n.value
 			if of > 0 {
 				f.epochs = of
@@ -579,46 +414,43 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 			return k
 		}
 	}
-	if take && !strong && !n.decimal && n.end+1 < len(b) && b[n.end] == ' ' && isDigit(b[n.end+1]) && p.wantsName(name) {
-		if v, ok := parseValue(b, n.end+1); ok && v.decimal && !isSet(f.step) { // Tacotron 2: "Train loss 12 0.5"
-			f.step, n = n.value, v
-		}
+	if v := s.at(next); take && !strong && s.integer(at) && v.kind == tokenNumber && v.clean && v.decimal && p.wantsName(name) && !isSet(f.step) {
+		f.step, n, next = n.value, *v, next+1 // Tacotron 2: "Train loss 12 0.5"
 	}
-	if !n.decimal && n.end+1 < len(b) && b[n.end] == ',' && isDigit(b[n.end+1]) { // 0,5 or 1,234
+	if !n.decimal && s.sign(next) == ',' && !s.tokens[next].gap && s.at(next+1).kind == tokenNumber && !s.at(next+1).gap { // 0,5
 		f.notNumber = f.notNumber || take && p.wantsName(name)
-		return n.end
+		return next
 	}
-	if !take || !(strong || n.decimal) || list && n.end < len(b) && b[n.end] == ',' { // not of a list of several
-		return end
+	if !take || !(strong || n.decimal) || list && s.sign(next) == ',' { // not of a list of several
+		return i + 1
 	}
-	if before >= 0 {
-		if w := b[before:beforeEnd]; equalFold(w, "packet") || equalFold(w, "stop") || equalFold(w, "time") {
-			return n.end
-		}
+	if equalFold(before, "packet") || equalFold(before, "stop") || equalFold(before, "time") {
+		return next
 	}
 	value := n.value
-	if of, e, isFraction := fraction(b, n.end); isFraction && of > 0 && !n.decimal {
-		value, n.end = value/of, e // Accuracy: 9913/10000
+	if of, k, ok := s.fraction(next); ok && of > 0 && !n.decimal {
+		value, next = value/of, k // Accuracy: 9913/10000
 	}
 
 	// Names of two words: "train loss", "val loss", "loss train", LightGBM's "valid_0's
 	// l2", "policy loss".
 	qualified := name
-	if before >= 0 {
-		if w := b[before:beforeEnd]; isQualifier(w) || bytes.HasSuffix(w, []byte("'s")) ||
-			strong && isQualifier(name) && classify(w, false, false) != rankNone ||
-			equalFold(name, "loss") && (strong && !isFiller(w) || classify(b[before:end], false, true) == rankPoor) {
-			qualified = b[before:end]
+	if before != nil {
+		both := s.line[s.tokens[i-1].from:s.tokens[i].to]
+		if isQualifier(before) || bytes.HasSuffix(before, []byte("'s")) ||
+			strong && isQualifier(name) && classify(before, false, false) != rankNone ||
+			equalFold(name, "loss") && (strong && !isFiller(before) || classify(both, false, true) == rankPoor) {
+			qualified = both
 		}
 	}
 	if f.index && strong && n.decimal && f.ncands == 0 && p.metric == "" && (equalFold(name, "learn") || equalFold(name, "train")) {
 		// CatBoost names only the data: "12: learn: 0.5 test: 0.6"
 		f.add(candidate{name: name, value: value, rank: rankFalling})
-		return n.end
+		return next
 	}
-	if before >= 0 && p.metric == "" && (equalFold(b[before:beforeEnd], "init") || equalFold(b[before:beforeEnd], "initial")) ||
-		from > 1 && string(b[from-2:from]) == "::" {
-		return n.end // before the training; a function
+	if p.metric == "" && (equalFold(before, "init") || equalFold(before, "initial")) ||
+		s.sign(i-1) == ':' && s.sign(i-2) == ':' && !s.tokens[i].gap {
+		return next // before the training; a function
 	}
 	if c, wanted := p.candidate(name, qualified, w, n.decimal); wanted {
 		c.value = value
@@ -626,7 +458,7 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 	} else if p.explain && c.rank == rankNone {
 		p.noteName(qualified)
 	}
-	return n.end
+	return next
 }
 
 func (p *Parser) candidate(name, qualified []byte, w *words, decimal bool) (candidate, bool) {
@@ -691,14 +523,12 @@ func (p *Parser) wantsName(name []byte) bool {
 	return classify(name, false, false) != rankNone
 }
 
-func (p *Parser) count(b []byte, kind counter, n number) int {
-	f := &p.found
-	if kind != countEpoch && kind != countPercent {
-		n = thousands(b, n)
-	}
-	of, end := unset, n.end
-	if v, e, ok := fraction(b, n.end); ok && v > 0 && !n.decimal && n.value <= v+1 {
-		of, end = v, e
+// count notes the counter n and what stands behind it, from token k on. It returns the next token.
+func (p *Parser) count(kind counter, n token, k int) int {
+	s, f := &p.scan, &p.found
+	of := unset
+	if v, next, ok := s.fraction(k); ok && v > 0 && (!n.decimal || s.line[n.to-1] == '.') && n.value <= v+1 {
+		of, k = v, next
 	}
 	whole := n.value == math.Trunc(n.value) // "time per iteration (ms): 86.5" is no step
 	switch kind {
@@ -706,7 +536,7 @@ func (p *Parser) count(b []byte, kind counter, n number) int {
 		if (!isSet(f.step) || f.index) && whole { // not the number in front of "0 | step 5"
 			f.step, f.stepOf, f.index = n.value, of, false
 			f.place = isSet(of)
-			f.share, f.tick = share(b, end)
+			f.share, f.tick = s.share(k)
 		}
 	case countGlobal:
 		if f.step != n.value && whole {
@@ -720,7 +550,7 @@ func (p *Parser) count(b []byte, kind counter, n number) int {
 			f.place = isSet(of)
 		}
 	case countPercent:
-		if b[n.end-1] == '%' && n.value <= 100 {
+		if n.percent && n.value <= 100 {
 			f.percent = n.value
 		}
 	case countPlainTotal:
@@ -739,397 +569,228 @@ func (p *Parser) count(b []byte, kind counter, n number) int {
 		if isSet(of) {
 			f.epochs = of
 		}
-		// fairseq: "epoch 001: 100 / 1000 loss=…"
-		k := end
-		if k < len(b) && b[k] == ':' {
-			for k++; k < len(b) && isSpace(b[k]); k++ {
-			}
-			if k < len(b) && isDigit(b[k]) {
-				if m, ok := parseNumber(b, k); ok && !m.decimal {
-					if v, e, ok := fraction(b, m.end); ok && v > 0 && m.value <= v && e < len(b) && isSpace(b[e]) && !isSet(f.n) {
-						f.n, f.of, end = m.value, v, e
-					}
-				}
+		if s.sign(k) == ':' && s.integer(k+1) && !isSet(f.n) { // fairseq: "epoch 001: 100 / 1000 loss=…"
+			if v, next, ok := s.fraction(k + 2); ok && v > 0 && s.tokens[k+1].value <= v && s.at(next).gap {
+				f.n, f.of, k = s.tokens[k+1].value, v, next
 			}
 		}
 	}
-	return end
-}
-
-// share reads "(35.0%)" after a step; tick is the unit of its last digit.
-func share(b []byte, i int) (percent, tick float64) {
-	for i < len(b) && b[i] == ' ' {
-		i++
-	}
-	if i+1 >= len(b) || b[i] != '(' {
-		return unset, 0
-	}
-	for i++; i < len(b) && b[i] == ' '; i++ {
-	}
-	n, ok := parseNumber(b, i)
-	if !ok || n.end+1 >= len(b) || string(b[n.end:n.end+2]) != "%)" {
-		return unset, 0
-	}
-	tick = 1
-	if point := bytes.IndexByte(b[i:n.end], '.'); point >= 0 {
-		tick = math.Pow10(point + 1 - (n.end - i))
-	}
-	return n.value, tick
-}
-
-// bareNumber reads a number without a name: the position in a bar, a fraction in
-// brackets, or nothing of interest. It returns where to continue.
-func (p *Parser) bareNumber(b []byte, start, i, glyph int, take bool) int {
-	f := &p.found
-	if f.index && take {
-		if e := p.valueFirst(b, i); e > 0 {
-			return e
-		}
-	}
-	j := i
-	for j < len(b) && isDigit(b[j]) {
-		j++
-	}
-	if j < len(b) && j-i <= 15 {
-		switch b[j] {
-		case '%', '.':
-			if behindBar(b, i, glyph) && !isSet(f.n) && !isSet(f.step) {
-				if n, ok := parseNumber(b, i); ok && n.value <= 100 && n.end < len(b) && b[n.end] == '%' {
-					f.shape, f.percent, f.barAt, f.named = shapeBar, n.value, i, true
-					f.foreign = bytes.Contains(b[n.end:], []byte("B/s"))
-					k := n.end + 1
-					for k < len(b) && (isSpace(b[k]) || b[k] == '[' || b[k] == '(') {
-						k++
-					}
-					m, ok := parseNumber(b, k)
-					of, e, isFraction := fraction(b, m.end)
-					if ok && isFraction && !m.decimal && m.value <= of && of > 0 {
-						f.n, f.of, f.units = m.value, of, true
-						return e
-					}
-					return n.end + 1
-				}
-			}
-			if b[j] == '.' {
-				break
-			}
-			if e, ok := p.percentBar(b, start, i, j); ok {
-				return e
-			}
-		case '/', ' ':
-			if i == start && j+2 < len(b) && b[j+1] == '|' && b[j+2] == ' ' { // "12 | loss 0.5 |"
-				n, _ := parseNumber(b[:j], i)
-				f.step, f.index = n.value, true
-				return j + 2
-			}
-			if i == start+1 && b[start] == '[' && j+1 < len(b) && b[j+1] == '|' { // "[12 | 25.5] loss=0.5"
-				n, _ := parseNumber(b[:j], i)
-				f.step = n.value
-				return j + 2
-			}
-			if e, ok := p.position(b, start, i, j, glyph); ok {
-				return e
-			}
-			if i == start && !isSet(f.step) { // "140 (0.47%)  21.9 ms"
-				if percent, tick := share(b, j); isSet(percent) {
-					n, _ := parseNumber(b[:j], i)
-					f.step, f.share, f.tick = n.value, percent, tick
-				}
-			}
-		case 'i':
-			// tqdm without a total: "10it [00:01, 9.51it/s, loss=0.5]"
-			if j+4 < len(b) && string(b[j:j+4]) == "it [" && isDigit(b[j+4]) {
-				n, _ := parseNumber(b[:j], i)
-				f.shape, f.n, f.units = shapeBar, n.value, true
-				f.named = i > start
-				return j + 4
-			}
-		case ':':
-			if i == start && j+1 < len(b) && isSpace(b[j+1]) { // CatBoost, Darknet: "12:  learn: 0.5"
-				n, _ := parseNumber(b[:j], i)
-				f.step, f.index = n.value, true
-				return j + 1
-			}
-		case ']', ',':
-			if i == start+1 && b[start] == '[' || b[j] == ']' && behindSource(b[start:i]) {
-				n, _ := parseNumber(b[:j], i)
-				if b[j] == ']' { // XGBoost and LightGBM: "[10]\ttrain-rmse:0.5"
-					if j+1 < len(b) && isSpace(b[j+1]) && !isSet(f.step) {
-						f.step = n.value
-					}
-					return j + 1
-				}
-				k := j + 1 // PyTorch's tutorial: "[1,  2000] loss: 2.173"
-				for k < len(b) && isSpace(b[k]) {
-					k++
-				}
-				if k < len(b) && isDigit(b[k]) {
-					if m, ok := parseNumber(b, k); ok && !m.decimal && m.end < len(b) && b[m.end] == ']' {
-						f.epoch, f.n = n.value, m.value
-						return m.end + 1
-					}
-				}
-			}
-		}
-	}
-	// Skip the rest of 10:30:00.5, 2ms, 9.51it, 2025-01-01, but not of ESPnet's
-	// "5epoch:train:376-750batch:".
-	for j < len(b) {
-		if c := b[j] | 0x20; (c == 'e' || c == 'b') && isDigit(b[j-1]) {
-			k := j
-			for k < len(b) && k < j+8 && isWord(b[k]) {
-				k++
-			}
-			kind := counts(b[j:k])
-			if (kind == countEpoch || kind == countBatch) && k < len(b) && b[k] == ':' {
-				from := j - 1
-				for from > i && isDigit(b[from-1]) {
-					from--
-				}
-				if n, ok := parseNumber(b[:j], from); ok {
-					p.count(b[:j], kind, n)
-				}
-				return k
-			}
-		}
-		switch {
-		case isWord(b[j]):
-			j++
-			continue
-		case j+1 < len(b) && isDigit(b[j+1]):
-			switch b[j] {
-			case '.', ':', '-', '/', '%', '<':
-				j += 2
-				continue
-			}
-		}
-		break
-	}
-	return j
-}
-
-// behindSource reports whether b ends in "file.py:48] [", as JAX libraries log before a
-// step in brackets.
-func behindSource(b []byte) bool {
-	n := len(b)
-	return n > 4 && string(b[n-3:]) == "] [" && isDigit(b[n-4])
+	return k
 }
 
 // nameFirst reads a value with the step between it and its name, as in "Training loss
-// (for one batch) at step 200: 0.5". "at" is at b[at], the step ends at b[end].
-func (p *Parser) nameFirst(b []byte, at, end int, w *words) {
-	k, strong, _ := afterKey(b, end)
-	n, ok := parseValue(b, k)
-	if !ok || !strong || !n.decimal {
+// (for one batch) at step 200: 0.5". "at" is token i, the value follows at token k.
+func (p *Parser) nameFirst(i, k int, w *words) {
+	s := &p.scan
+	n, _, ok := s.value(k + 1)
+	if s.sign(k) != ':' || !ok || !n.decimal {
 		return
 	}
-	text := bytes.TrimRight(b[:at], " ")
-	if open := bytes.LastIndexByte(text, '('); open > 0 && text[len(text)-1] == ')' {
-		text = bytes.TrimRight(text[:open], " ")
-	}
-	name := text[bytes.LastIndexFunc(text, notLetter)+1:]
-	qualified := name
-	if rest := text[:len(text)-len(name)]; len(rest) > 1 && isLetter(rest[len(rest)-2]) {
-		rest = rest[:len(rest)-1]
-		if word := rest[bytes.LastIndexFunc(rest, notLetter)+1:]; isQualifier(word) {
-			qualified = text[len(rest)-len(word):]
+	if i--; s.sign(i) == ')' {
+		for i > 0 && s.sign(i) != '(' {
+			i--
 		}
+		i--
 	}
-	if c, wanted := p.candidate(name, qualified, w, true); wanted && len(name) > 0 {
+	name := s.word(i)
+	if name == nil {
+		return
+	}
+	qualified := name
+	if isQualifier(s.beside(i)) {
+		qualified = s.line[s.tokens[i-1].from:s.tokens[i].to]
+	}
+	if c, wanted := p.candidate(name, qualified, w, true); wanted {
 		c.value = n.value
 		p.found.add(c)
 	}
 }
 
+// scanNumber reads a number without a name: a percentage, the position in a bar, a
+// fraction in brackets, or nothing of interest. It returns the next token.
+func (p *Parser) scanNumber(i int, take bool) int {
+	s, f := &p.scan, &p.found
+	t := &s.tokens[i]
+	if f.index && take {
+		if k := p.valueFirst(i); k > 0 {
+			return k
+		}
+	}
+	first := i == 0 && s.begin
+	follows := s.sign(i + 1)
+	switch {
+	case t.percent:
+		return p.percentage(i)
+	case s.word(i+1) != nil && !s.tokens[i+1].gap && !t.clean: // ESPnet's "5epoch:"
+		return p.count(counts(s.word(i+1)), *t, i+2)
+	case !t.clean:
+		if string(s.line[t.to:min(len(s.line), t.to+4)]) == "it [" && s.at(i+2).kind == tokenNumber && !s.at(i+2).gap {
+			// tqdm without a total: "10it [00:01, 9.51it/s, loss=0.5]"
+			f.shape, f.n, f.units, f.named = shapeBar, t.value, true, !first
+		}
+	case !s.integer(i):
+	case follows == '/' || equalFold(s.word(i+1), "of"):
+		return p.position(i)
+	case first && follows == '|' && s.tokens[i+1].gap && s.at(i+2).gap: // "12 | loss 0.5 |"
+		f.step, f.index = t.value, true
+	case first && follows == ':' && !s.tokens[i+1].gap && s.at(i+2).gap: // CatBoost, Darknet: "12:  learn: 0.5"
+		f.step, f.index = t.value, true
+	case first && !isSet(f.step): // "140 (0.47%)  21.9 ms"
+		if percent, tick := s.share(i + 1); isSet(percent) {
+			f.step, f.share, f.tick = t.value, percent, tick
+		}
+	case s.sign(i-1) != '[' || t.gap:
+	case follows == '|' && i == 1 && s.begin: // "[12 | 25.5] loss=0.5"
+		f.step = t.value
+	case follows == ']' && (i == 1 && s.begin || p.behindSource(i-1)): // XGBoost and LightGBM: "[10]\ttrain-rmse:0.5"
+		if s.at(i+2).gap && !isSet(f.step) {
+			f.step = t.value
+		}
+	case follows == ',' && i == 1 && s.begin && s.integer(i+2) && s.sign(i+3) == ']': // PyTorch's tutorial: "[1,  2000] loss: 2.173"
+		f.epoch, f.n = t.value, s.tokens[i+2].value
+		return i + 4
+	}
+	return i + 1
+}
+
+// behindSource reports whether the token at i stands behind "file.py:48] ", as JAX
+// libraries log before a step in brackets.
+func (p *Parser) behindSource(i int) bool {
+	s := &p.scan
+	return s.sign(i-1) == ']' && s.tokens[i].from == s.tokens[i-1].to+1 && s.at(i-2).kind == tokenNumber
+}
+
+// behindBar reports whether the number at token i is the first behind a drawn bar.
+func (s *scan) behindBar(i int) bool {
+	for i--; s.sign(i) == '(' || s.sign(i) == '[' || s.sign(i) == 0x80; i-- {
+	}
+	return s.at(i).kind == tokenBar
+}
+
 // valueFirst reads a value before its name, as in Darknet's "680.25 avg loss, 0.001
-// rate,". It returns where to continue, or 0.
-func (p *Parser) valueFirst(b []byte, i int) int {
-	n, ok := parseNumber(b, i)
-	if !ok || !n.decimal || n.end+1 >= len(b) || b[n.end] != ' ' || !isLetter(b[n.end+1]) {
+// rate,". It returns the next token, or 0.
+func (p *Parser) valueFirst(i int) int {
+	s := &p.scan
+	t, k := s.tokens[i], i+1
+	if !t.decimal || !t.clean {
 		return 0
 	}
-	end := n.end + 1
-	for end < len(b) && (isWord(b[end]) || b[end] == ' ') {
-		end++
+	for s.word(k) != nil && s.tokens[k].gap {
+		k++
 	}
-	name := bytes.TrimRight(b[n.end+1:end], " ")
-	if end < len(b) && b[end] != ',' || len(name) > maxName {
+	if k == i+1 || k < len(s.tokens) && s.sign(k) != ',' {
 		return 0
 	}
-	last := name[bytes.LastIndexByte(name, ' ')+1:]
-	c, wanted := p.candidate(last, name, &words{}, true)
-	if !wanted {
+	name := s.line[s.tokens[i+1].from:s.tokens[k-1].to]
+	c, wanted := p.candidate(s.word(k-1), name, &words{}, true)
+	if !wanted || len(name) > maxName {
 		return 0
 	}
-	c.value = n.value
+	c.value = t.value
 	p.found.add(c)
-	return end
+	return k
 }
 
-func wordAt(b []byte, i int) []byte {
-	end := i
-	for end < len(b) && end < i+12 && isLetter(b[end]) {
-		end++
+// percentage reads a bar from its percentage on: tqdm's " 10%|█ | 10/100 [00:01<…",
+// without the drawing "50% 1/2 [", or a percentage behind the drawing.
+func (p *Parser) percentage(i int) int {
+	s, f := &p.scan, &p.found
+	t, k := &s.tokens[i], i+1
+	if isSet(f.n) || isSet(f.step) {
+		return k
 	}
-	return b[i:end]
-}
-
-// percentBar reads a tqdm bar from its percentage on: " 10%|█ | 10/100 [00:01<…".
-// Collectors that drop the drawing leave "50% 1/2 [".
-func (p *Parser) percentBar(b []byte, start, i, j int) (end int, ok bool) {
-	k := j + 1
-	for k < len(b) && isSpace(b[k]) {
+	behind := s.behindBar(i)
+	if s.at(k).kind == tokenBar {
 		k++
 	}
-	if k < len(b) && b[k] == '|' {
-		e := bytes.IndexByte(b[k+1:min(len(b), k+1+maxBar)], '|')
-		if e < 0 {
-			return 0, false
-		}
-		k += e + 2
-		for k < len(b) && isSpace(b[k]) {
-			k++
-		}
-	}
-	if k < len(b) && b[k] == '(' { // " 30% (240 of 800) |######   |"
-		n, _ := parseNumber(b, k+1)
-		of, e, ok := fraction(b, n.end)
-		if !ok || of <= 0 || n.value > of || e+2 >= len(b) || string(b[e:e+3]) != ") |" || drawn(b, e+2) == 0 {
-			return 0, false
-		}
-		f := &p.found
-		f.shape, f.n, f.of, f.named, f.units, f.barAt = shapeBar, n.value, of, i > start, true, i
-		return drawn(b, e+2), true
-	}
-	if k >= len(b) || !isDigit(b[k]) {
-		return 0, false
-	}
-	n, ok := parseNumber(b, k)
-	if !ok {
-		return 0, false
-	}
-	n = scaled(b, n)
-	m := n.end
-	if m >= len(b) || b[m] != '/' {
-		return 0, false
-	}
-	of, ok := parseNumber(b, m+1)
-	if !ok {
-		return 0, false
-	}
-	of = scaled(b, of)
-	k = of.end
-	for k < len(b) && isSpace(b[k]) {
+	open := s.sign(k)
+	if open == '(' || open == '[' && behind {
 		k++
 	}
-	if k >= len(b) || b[k] != '[' || !(of.value > 0) || !(n.value >= 0) {
-		return 0, false
+	n, slash, of := s.at(k), s.sign(k+1) == '/', s.at(k+2)
+	total, next, ok := of.value, k+3, slash && of.kind == tokenNumber
+	if !slash {
+		total, next, ok = s.fraction(k + 1)
 	}
-	f := &p.found
-	f.shape, f.n, f.of = shapeBar, n.value, of.value
-	f.named = i > start
-	f.whole = hasFold(b[start:], "step") // Steps: 10%|█ | 10/100
-	tail := b[k:min(len(b), k+64)]
-	f.units = bytes.Contains(tail, []byte("it/s")) || bytes.Contains(tail, []byte("s/it"))
-	f.foreign = !f.units && (bytes.Contains(tail, []byte("B/s")) || bytes.Contains(tail, []byte("examples/s")))
-	f.barAt = i
-	return k + 1, true
+	ok = ok && n.kind == tokenNumber && total > 0 && n.value >= 0
+	switch {
+	case ok && s.sign(next) == '[' && open != '(' && s.tokens[next].from > 0:
+		f.whole = hasFold(bytes.TrimLeft(s.line, " "), "step") // Steps: 10%|█ | 10/100
+		from := s.tokens[next].from
+		tail := s.line[from:min(len(s.line), from+64)]
+		f.units = bytes.Contains(tail, []byte("it/s")) || bytes.Contains(tail, []byte("s/it"))
+		f.foreign = !f.units && (bytes.Contains(tail, []byte("B/s")) || bytes.Contains(tail, []byte("examples/s")))
+		f.shape, f.n, f.of, f.named, f.barAt = shapeBar, n.value, total, i > 0, t.from
+		return next + 1
+	case ok && open == '(' && n.value <= total && s.sign(next) == ')' && s.at(next+1).kind == tokenBar: // " 30% (240 of 800) |######   |"
+		f.shape, f.n, f.of, f.named, f.units, f.barAt = shapeBar, n.value, total, i > 0, true, t.from
+		return next + 2
+	case behind && t.value <= 100:
+		f.shape, f.percent, f.barAt, f.named = shapeBar, t.value, t.from, true
+		f.foreign = bytes.Contains(s.line[t.to:], []byte("B/s"))
+		if ok && n.value <= total && !n.decimal {
+			f.n, f.of, f.units = n.value, total, true
+			return next
+		}
+	}
+	return i + 1
 }
 
-// scaled applies the suffix of tqdm's unit_scale.
-func scaled(b []byte, n number) number {
-	if n.end >= len(b) {
-		return n
-	}
-	switch b[n.end] {
-	case 'k', 'K':
-		n.value *= 1e3
-	case 'M':
-		n.value *= 1e6
-	case 'G':
-		n.value *= 1e9
-	default:
-		return n
-	}
-	n.value = math.Round(n.value)
-	n.end++
-	return n
-}
-
-// position reads the fraction b[i:j]/… if it is a position: Keras' at the start of the
+// position reads the fraction at token i if it is a position: Keras' at the start of the
 // line, in brackets, or after a drawn bar.
-func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
-	f := &p.found
-	n, ok := parseNumber(b[:j], i)
-	if !ok || isSet(f.n) {
-		return 0, false
+func (p *Parser) position(i int) int {
+	s, f := &p.scan, &p.found
+	t, first := &s.tokens[i], i == 0 && s.begin
+	if isSet(f.n) {
+		return i + 1
 	}
-	if i == start && b[j] == '/' && hasFold(b[j+1:], "unknown") { // Keras without a length
-		f.shape, f.n = shapeKeras, n.value
-		return j + 8, true
+	if first && equalFold(s.word(i+2), "unknown") { // Keras without a length
+		f.shape, f.n = shapeKeras, t.value
+		return i + 3
 	}
-	of, e, ok := fraction(b, j)
-	if !ok || of <= 0 || n.value > of+1 {
-		return 0, false
+	of, k, ok := s.fraction(i + 1)
+	if !ok || of <= 0 || t.value > of+1 {
+		return i + 1
 	}
-	if e+1 < len(b) && b[e] == ' ' && isLetter(b[e+1]) {
-		if unit := counts(wordAt(b, e+1)); unit == countBatch || unit == countStep { // 200/2983 batches
-			f.n, f.of = n.value, of
-			return e, true
-		}
+	if unit := counts(s.word(k)); unit == countBatch || unit == countStep { // 200/2983 batches
+		f.n, f.of = t.value, of
+		return k
 	}
-	if behindBar(b, i, glyph) {
-		f.shape, f.n, f.of = shapeBar, n.value, of
-		f.named, f.units, f.barAt = true, true, i
-		f.foreign = bytes.Contains(b[e:], []byte("B/s"))
-		return e, true
+	if s.behindBar(i) {
+		f.shape, f.n, f.of = shapeBar, t.value, of
+		f.named, f.units, f.barAt = true, true, t.from
+		f.foreign = bytes.Contains(s.line[s.tokens[k-1].to:], []byte("B/s"))
+		return k
 	}
-	k := i - 1
-	for k >= start && isSpace(b[k]) {
-		k--
-	}
-	if k >= start && k >= i-8 && (b[k] == '[' || b[k] == '(' && k > start && b[k-1] == ']') { // not of "45 % (450/1000)"
+	c := s.sign(k)
+	if open := s.sign(i - 1); open == '[' || open == '(' && s.sign(i-2) == ']' { // not of "45 % (450/1000)"
 		// Not the date of detectron2's lines: "[05/20 18:13:49 d2.utils]".
-		m := e
-		for m < len(b) && isSpace(b[m]) {
-			m++
+		if c != ']' && c != '(' && (open != '(' || c != ')') {
+			return i + 1
 		}
-		if m >= len(b) || b[m] != ']' && b[m] != '(' && (b[k] != '(' || b[m] != ')') {
-			return 0, false
-		}
-		f.n, f.of = n.value, of
-		if m+1 < len(b) && b[m] == ']' && b[m+1] == '[' && !isSet(f.epoch) { // [1/300][50/1251]
-			if second, ok := parseNumber(b, m+2+len(b[m+2:])-len(bytes.TrimLeft(b[m+2:], " "))); ok && !second.decimal {
-				if v, end, ok := fraction(b, second.end); ok && v > 0 && second.value <= v+1 {
-					f.epoch, f.epochs, f.n, f.of = n.value, of, second.value, v
-					return end, true
-				}
+		f.n, f.of = t.value, of
+		if c == ']' && s.sign(k+1) == '[' && !s.tokens[k+1].gap && !isSet(f.epoch) && s.integer(k+2) { // [1/300][50/1251]
+			if v, next, ok := s.fraction(k + 3); ok && v > 0 && s.tokens[k+2].value <= v+1 {
+				f.epoch, f.epochs, f.n, f.of = t.value, of, s.tokens[k+2].value, v
+				return next
 			}
 		}
-		return e, true
+		return k
 	}
-	if i != start {
-		return 0, false
+	if !first || k+1 >= len(s.tokens) && s.at(k).kind != tokenBar {
+		return i + 1
 	}
-	m := e
-	for m < len(b) && isSpace(b[m]) {
-		m++
-	}
-	if m+1 >= len(b) {
-		return 0, false
-	}
-	switch c, d := b[m], b[m+1]; {
-	case c == '(' || c == '=' || c == ',' || c == ':' && isSpace(d): // char-rnn: "12/600 (epoch 0), loss = 0.5"
-		f.n, f.of = n.value, of
-		return e, true
-	case m == e:
-		return 0, false
-	case c == '[' && (d == '=' || d == '>' || d == '.'):
-	case c == 0xE2 && (d == 0x94 || d == 0x95):
-	case c == '-' && d == ' ' && m+2 < len(b) && (isDigit(b[m+2]) || b[m+2] == 'E'):
+	switch gap := s.tokens[k].gap; {
+	case c == '(' || c == '=' || c == ',' || c == ':' && s.at(k+1).gap: // char-rnn: "12/600 (epoch 0), loss = 0.5"
+		f.n, f.of = t.value, of
+		return k
+	case !gap:
+		return i + 1
+	case s.tokens[k].kind == tokenBar, c == '[' && (s.sign(k+1) == '=' || s.sign(k+1) == '>' || s.sign(k+1) == '.'):
+	case c == '-' && s.at(k+1).gap && (s.at(k+1).kind == tokenNumber || hasFold(s.word(k+1), "e")):
 	default:
-		return 0, false
+		return i + 1
 	}
-	f.shape, f.n, f.of = shapeKeras, n.value, of
-	return e, true
+	f.shape, f.n, f.of = shapeKeras, t.value, of
+	return k
 }

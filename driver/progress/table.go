@@ -310,7 +310,9 @@ func (p *Parser) scanCell(name, value []byte) bool {
 	if !ok || n.value < 0 || n.value >= maxStep {
 		return false
 	}
-	return p.count(value, kind, n) == len(value)
+	p.scan.lex(value, 0)
+	v, next, _ := p.scan.value(0)
+	return p.count(kind, v, next) == len(p.scan.tokens)
 }
 
 func numeric(b []byte) bool {
