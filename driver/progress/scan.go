@@ -297,7 +297,7 @@ func (p *Parser) scanWord(i int, w *words, take bool) int {
 // colon or equals sign in between, list a bracket.
 func (s *scan) valueOf(i int) (at int, strong, list bool) {
 	k := i + 1
-	if q := s.sign(k); (q == '"' || q == '\'' || q == '>') && !s.tokens[k].gap {
+	if q := s.sign(k); (q == '"' || q == '\'' || q == '>' || q == '#') && !s.tokens[k].gap {
 		k++
 	}
 	if open := s.sign(k); open == '(' || open == '[' { // a unit: elapsed time (ms): 12.5, loss (avg): 0.5, loss [1-250]: 0.5

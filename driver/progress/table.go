@@ -36,6 +36,12 @@ func (p *Parser) scanTable(line []byte) {
 	for start < len(line) && isSpace(line[start]) {
 		start++
 	}
+	if start < len(line) && line[start] == '[' { // xLearn: "[   10%   ]   1   0.57"
+		if end := bytes.IndexByte(line, ']'); end > 0 && bytes.IndexFunc(line[:end], func(r rune) bool { return !notLetter(r) }) < 0 {
+			line = bytes.TrimLeft(line[end+1:], " ")
+			start = 0
+		}
+	}
 	if start == len(line) || len(line) > 4*maxHeader {
 		return
 	}
@@ -120,6 +126,9 @@ func split(cols *[maxColumns]cell, line []byte, sep byte, gap int) int {
 		if i < len(line) && !isSpace(line[i]) {
 			if from < 0 {
 				from = i
+			}
+			if line[i] == '[' { // a list is one cell
+				i += max(0, bytes.IndexByte(line[i:], ']'))
 			}
 			continue
 		}
@@ -279,21 +288,29 @@ func (p *Parser) scanRow(line []byte) bool {
 		*f = before
 		return false
 	}
-	if t.trials {
+	if t.trials { // of several, none is the job's: the table's end tells
+		*f = before
 		trial := row[0].of(line)
 		if t.trial == "" {
 			t.trial = string(trial)
 		}
 		if t.many = t.many || t.trial != string(trial); t.many {
-			*f = before
+			p.box = p.box[:0]
+			return true
+		}
+		for i, c := range t.cols[:t.n] {
+			p.boxed(c.of(t.header), row[i].of(line))
 		}
 	}
 	return true
 }
 
 func (p *Parser) scanCell(name, value []byte) bool {
-	n, ok := parseValue(value, 0)
 	kind := p.tableCounter(name)
+	if kind == countNothing && len(value) > 1 && value[0] == '[' { // the first of a list: a sum, or its first term
+		value = value[1:max(1, bytes.IndexAny(value, ",]"))]
+	}
+	n, ok := parseValue(value, 0)
 	switch kind {
 	case countNothing:
 		if c, wanted := p.column(name); wanted && ok && n.end == len(value) {
@@ -317,7 +334,7 @@ func (p *Parser) scanCell(name, value []byte) bool {
 
 func numeric(b []byte) bool {
 	switch c := lower(b[0]); {
-	case isDigit(c) || c == '.' || c == '-' || c == '+':
+	case isDigit(c) || c == '.' || c == '-' || c == '+' || c == '[':
 		return true
 	case c == 'n' || c == 'i':
 		return hasFold(b, "nan") || hasFold(b, "inf") || hasFold(b, "none") || hasFold(b, "n/a")
@@ -334,7 +351,11 @@ func (p *Parser) scanBox(line []byte) bool {
 	if split(&row, trimmed, '|', 1) != 2 {
 		return false
 	}
-	name, value := row[0].of(trimmed), row[1].of(trimmed)
+	return p.boxed(row[0].of(trimmed), row[1].of(trimmed))
+}
+
+// boxed keeps a name and its value, of a counter or metric, until the box is closed.
+func (p *Parser) boxed(name, value []byte) bool {
 	n, ok := parseValue(value, 0)
 	if !ok || n.end != len(value) || len(name) == 0 || !isLetter(name[0]) {
 		return false
