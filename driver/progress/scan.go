@@ -331,6 +331,8 @@ func (s *scan) valueOf(i int) (at int, strong, list bool) {
 		k++
 	case !strong && equalFold(s.word(k), "is"): // the loss is 0.5
 		k++
+	case !strong && c == '|' && k+2 == len(s.tokens) && s.sign(i-2) == ':': // Trax: "Step 100: train loss | 5.25"
+		k++
 	}
 	return k, strong, list
 }
@@ -384,8 +386,8 @@ func (p *Parser) pair(i int, w *words, take bool) int {
 		return p.count(countPercent, n, next)
 	case kind == countPlainTotal && (before != nil || !strong): // memory total: 16384
 	case (strong || list || !n.decimal) && n.value >= 0 && n.value < maxStep && w.best == nil:
-		if take && !strong && (equalFold(before, "at") || equalFold(before, "after")) {
-			p.nameFirst(i-1, next, w)
+		if take && !strong {
+			p.nameFirst(i, next, w)
 		}
 		if !f.place {
 			f.barAt = s.tokens[i].to
@@ -578,12 +580,22 @@ func (p *Parser) count(kind counter, n token, k int) int {
 	return k
 }
 
-// nameFirst reads a value with the step between it and its name, as in "Training loss
-// (for one batch) at step 200: 0.5". "at" is token i, the value follows at token k.
+// nameFirst reads a value with counters between it and its name, as in "Training loss
+// (for one batch) at step 200: 0.5" and "loss in epoch 1 iteration 45: 1.38". The last
+// counter is token i, what stands behind it begins at token k.
 func (p *Parser) nameFirst(i, k int, w *words) {
 	s := &p.scan
+	is := equalFold(s.word(k), "is")
 	n, _, ok := s.value(k + 1)
-	if s.sign(k) != ':' || !ok || !n.decimal {
+	if s.sign(k) != ':' && !is || !ok || !n.decimal {
+		return
+	}
+	for s.integer(i-1) && counts(s.word(i-2)) != countNothing { // of another counter
+		i -= 2
+	}
+	switch i--; string(s.word(i)) {
+	case "at", "after", "in", "for":
+	default:
 		return
 	}
 	if i--; s.sign(i) == ')' {
@@ -611,7 +623,7 @@ func (p *Parser) nameFirst(i, k int, w *words) {
 func (p *Parser) scanNumber(i int, take bool) int {
 	s, f := &p.scan, &p.found
 	t := &s.tokens[i]
-	if f.index && take {
+	if take && t.decimal {
 		if k := p.valueFirst(i); k > 0 {
 			return k
 		}
@@ -639,6 +651,8 @@ func (p *Parser) scanNumber(i int, take bool) int {
 		if percent, tick := s.share(i + 1); isSet(percent) {
 			f.step, f.share, f.tick = t.value, percent, tick
 		}
+	case follows == ',' && s.sign(i-1) == ']' && s.word(i+2) != nil && s.sign(i+3) == '=' && !isSet(f.step): // "[INFO] 20, loss=0.5"
+		f.step = t.value
 	case s.sign(i-1) != '[' || t.gap:
 	case follows == '|' && i == 1 && s.begin: // "[12 | 25.5] loss=0.5"
 		f.step = t.value
@@ -672,7 +686,7 @@ func (s *scan) behindBar(i int) bool {
 func (p *Parser) valueFirst(i int) int {
 	s := &p.scan
 	t, k := s.tokens[i], i+1
-	if !t.decimal || !t.clean {
+	if !t.clean || !p.found.index && s.sign(i-1) != ',' {
 		return 0
 	}
 	for s.word(k) != nil && s.tokens[k].gap {
@@ -688,6 +702,9 @@ func (p *Parser) valueFirst(i int) int {
 	}
 	c.value = t.value
 	p.found.add(c)
+	if s.begin && s.integer(0) && s.at(1).kind == tokenNumber { // tinygrad: "12 87.27 s run, 11.09 loss,"
+		p.found.step = s.tokens[0].value
+	}
 	return k
 }
 
@@ -756,7 +773,7 @@ func (p *Parser) position(i int) int {
 		f.n, f.of = t.value, of
 		return k
 	}
-	if s.behindBar(i) {
+	if s.behindBar(i) || s.line[t.to-1] == 't' {
 		f.shape, f.n, f.of = shapeBar, t.value, of
 		f.named, f.units, f.barAt = true, true, t.from
 		f.foreign = bytes.Contains(s.line[s.tokens[k-1].to:], []byte("B/s"))

@@ -171,9 +171,10 @@ func valueIn(b []byte, from, end int) int {
 func (t *token) finish(b []byte) int {
 	if n := thousands(b, t.number); n.end > t.end {
 		t.number, t.counter = n, true
-	} else if n := scaled(b, t.number); n.end > t.end && (ends(b, n.end)) {
-		t.number, t.counter = n, true
-		t.decimal = false
+	} else if n := scaled(b, t.number); n.end > t.end && ends(b, n.end) {
+		t.number, t.counter, t.decimal = n, true, false
+	} else if e := t.end + 2; hasFold(b[t.end:], "it") && (e < len(b) && b[e] == '/' || t.from > 0 && b[t.from-1] == '/') && ends(b, e) {
+		t.end, t.counter, t.decimal = e, true, false // "1.00it/70.0it"
 	}
 	i := t.end
 	if t.clean = ends(b, i); t.clean {
