@@ -94,7 +94,9 @@ func (p *Parser) scanDict(b []byte) {
 			}
 			n, ok := parseValue(b, k)
 			if !ok {
-				if p.wantsName(name) && deeper == 0 && b[k] != '[' {
+				if b[k] == '[' {
+					p.stepList(name, b[k:])
+				} else if p.wantsName(name) && deeper == 0 {
 					f.notNumber = true
 				}
 				if depth == 0 && deeper == 0 && (b[k] == '"' || b[k] == '\'') && namesRecord(name) {
@@ -156,6 +158,16 @@ func (p *Parser) quotedCounter(name, value []byte) {
 	}
 }
 
+// stepList reads DLLogger's "step": [1, 400], an epoch and a step.
+func (p *Parser) stepList(name, list []byte) {
+	s := &p.scan
+	if end := bytes.IndexByte(list, ']'); p.counter(name) == countStep && end > 0 {
+		if s.lex(list[:end+1], 0); len(s.tokens) == 5 && s.integer(1) && s.sign(2) == ',' && s.integer(3) {
+			p.found.epoch, p.found.step = s.tokens[1].value, s.tokens[3].value
+		}
+	}
+}
+
 // namesRecord reports whether an entry is the name of what the dict's "value" is.
 func namesRecord(name []byte) bool {
 	switch string(name) {
@@ -211,6 +223,8 @@ func (p *Parser) entry(name, full []byte, n number, nested bool) {
 			f.n = n.value
 		case countTotal:
 			f.total = n.value
+		case countEpisode:
+			f.episode = n.value
 		case countPlainTotal:
 			f.plainTotal = n.value
 		case countEpoch:

@@ -40,7 +40,7 @@ import (
 // several ranks that print the same, the lowest is followed.
 
 // minClear is the part of the clear samples that must be read in full.
-const minClear = 0.812
+const minClear = 0.95
 
 const unknown = "-"
 

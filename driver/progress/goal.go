@@ -53,7 +53,7 @@ func vocabulary(w []byte) (word, bool) {
 		"returns", "rewards", "rew", "top1", "top5", "prec", "prec1", "prec5", "fscore", "fbeta",
 		"cider", "spice", "r2", "kappa", "em", "hit", "hits", "likelihood", "ll", "success",
 		"win", "wins", "similarity", "correct", "sensitivity", "specificity", "jaccard", "gain",
-		"lift", "inception", "spearman", "pearson", "correlation", "match", "improvement", "quality", "pass":
+		"lift", "r", "inception", "spearman", "pearson", "correlation", "match", "improvement", "quality", "pass":
 		return word{GoalMax, false, false}, true
 	}
 	return word{}, false
@@ -212,6 +212,11 @@ func classify(name []byte, val, decimal bool) rank {
 	}
 	w, known := n.vocabulary(last)
 	if !known {
+		if first < last && decimal && !setting(base) {
+			if of, ok := n.vocabulary(first); ok && of.auto && of.goal == GoalMax { // acc_class
+				return of.rank(quals, val, false)
+			}
+		}
 		if w := n.word(first); string(w) != "loss" && (string(w) != "l" || last == first) || !decimal || setting(base) {
 			return rankNone
 		}
@@ -221,7 +226,7 @@ func classify(name []byte, val, decimal bool) rank {
 		w = word{GoalMin, true, true} // loss_cls, LOSS NER, loss/actor, l_pix: a term of it
 		last++
 	}
-	if !w.auto && !(decimal && (needsDecimal(base) || quals&(qualTrain|qualVal) != 0)) {
+	if !w.auto && !(decimal && (needsDecimal(base) || quals&(qualTrain|qualVal) != 0 || len(name) == 1 && name[0] == 'R')) {
 		return rankNone
 	}
 	if w.loss && last > first {

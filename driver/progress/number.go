@@ -185,7 +185,7 @@ func ends(b []byte, i int) bool {
 	case '%', '.', ':', '*', '!':
 		return i+1 >= len(b) || !isWord(b[i+1]) && b[i+1] != '-' && b[i+1] != '.'
 	case '-', '+':
-		return i+1 >= len(b) || !isWord(b[i+1]) && b[i+1] != '.' && b[i+1] != '-'
+		return i+1 >= len(b) || !isWord(b[i+1]) && b[i+1] != '.'
 	default:
 		return c >= 0x80
 	}

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // Report is one value of the metric or, without a metric (a step report), only a step.
@@ -71,6 +70,7 @@ type Parser struct {
 	found  findings
 	labels labels
 	table  table
+	above  []byte // the lines of a header before this one
 	box    box
 	bars   bars
 	lr     float64
@@ -179,7 +179,7 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 		return Report{}, false
 	}
 	r, ok = p.parseText(line)
-	if f := &p.found; ok && open && (isSet(f.step) || isSet(f.epoch) || isSet(f.n)) {
+	if f := &p.found; ok && open && f.positioned() {
 		p.labels.Label, p.labels.Own, open = true, true, false
 	}
 	again := false
@@ -225,15 +225,15 @@ func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 			line, at = f.message, 0
 			f.shape = shapePlain
 			p.scanText(line, true)
-			if !isSet(f.step) && !isSet(f.epoch) && !isSet(f.n) {
+			if !f.positioned() {
 				f.ncands = 0 // a remark
 			}
 		}
 		if f.ncands == 0 && len(f.record) > 0 && f.recorded.end > 0 {
 			p.entry(f.record, f.record, f.recorded, false)
 		}
-		f.usePercent()
-		settings := (isSet(f.epochs) || isSet(f.total)) && !isSet(f.step) && !isSet(f.epoch) && !isSet(f.n)
+		f.substitute()
+		settings := (isSet(f.epochs) || isSet(f.total)) && !f.positioned()
 		if f.summary || settings {
 			f.ncands = 0
 		} else if f.ncands == 0 && at > 0 { // the text holds more than the dict after it
@@ -242,7 +242,7 @@ func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 		}
 	} else {
 		p.scanText(line, true)
-		f.usePercent()
+		f.substitute()
 		if f.ncands == 0 && !f.notNumber {
 			p.scanTable(line)
 		}
@@ -289,6 +289,7 @@ func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 		return Report{}, false
 	}
 	r = Report{Metric: p.current.name, Value: c.value, LR: p.lr}
+	p.steps.lend(f)
 	r.Step, r.Total = p.steps.next(f)
 	r.PerEpoch = p.steps.Per
 	p.bars.Off = p.bars.Off || isSet(r.Step) && p.current.count >= young
@@ -311,7 +312,8 @@ func (p *Parser) accepts(f *findings) bool {
 	return true
 }
 
-// noteContext handles a line without a report: a header with the epoch, or a bar.
+// noteContext handles a line without a report: a header with the epoch or step, a bar, or
+// a step that may be that of the lines below.
 func (p *Parser) noteContext(line []byte) {
 	f := &p.found
 	switch {
@@ -319,14 +321,14 @@ func (p *Parser) noteContext(line []byte) {
 		if f.ncands == 0 {
 			p.steps.bar(f)
 		}
-	case f.ncands > 0:
-	case f.place && f.shape == shapePlain && !f.heldOut:
+	case f.ncands > 0 || f.shape != shapePlain || f.heldOut:
+	case f.place, isSet(f.step) && p.scan.framed():
 		p.steps.next(f) // the step of the lines below: "[step=10/600]"
-	case isSet(f.step) && f.shape == shapePlain && !f.heldOut && isStepHeader(line):
-		p.steps.next(f)
-	case isSet(f.epoch) && len(line) <= 80 && !isSet(f.step) && isEpochHeader(line):
+	case isSet(f.epoch) && !isSet(f.step) && (len(line) <= 80 && isEpochHeader(line) || p.scan.framed()):
 		p.steps.header(f)
-	case (isSet(f.epochs) || isSet(f.total)) && !isSet(f.epoch) && f.shape == shapePlain:
+	case isSet(f.step) || isSet(f.epoch):
+		p.steps.near(f)
+	case isSet(f.epochs) || isSet(f.total):
 		if isSet(f.epochs) {
 			p.steps.Epochs = f.epochs
 		}
@@ -350,25 +352,22 @@ func isEpochHeader(line []byte) bool {
 	return false
 }
 
-// isStepHeader reports whether a line ends in a rule with a step in it, such as
-// "──── Step 15104 ────".
-func isStepHeader(line []byte) bool {
-	rule := func(r rune) bool { return strings.ContainsRune("-=*#~", r) || r >= '─' && r <= '▟' }
-	left := bytes.TrimRightFunc(line, rule)
-	if len(line)-len(left) < 2 {
+// framed reports whether the line ends in a step or epoch within a rule or brackets, such
+// as "──── Step 15104 ────", "[ROUND 3]" or "****** Running generation 3 ******".
+func (s *scan) framed() bool {
+	frame := func(i int) bool {
+		t := s.at(i)
+		return t.kind == tokenBar || t.kind == tokenSign && bytes.IndexByte([]byte("-=*#~[]\x80"), t.sign) >= 0
+	}
+	i := len(s.tokens) - 1
+	for ; frame(i); i-- {
+	}
+	if i == len(s.tokens)-1 || !s.integer(i) || counts(s.word(i-1)) == countNothing {
 		return false
 	}
-	from := 0
-	if at := bytes.LastIndexFunc(left, rule); at >= 0 {
-		_, width := utf8.DecodeRune(left[at:])
-		from = at + width
+	for i--; s.word(i) != nil; i-- {
 	}
-	before, text := left[:from], bytes.TrimLeft(left[from:], " ")
-	if len(before)-len(bytes.TrimRightFunc(before, rule)) < 2 {
-		return false
-	}
-	kind := counts(text[:max(0, bytes.IndexAny(text, " :="))])
-	return kind == countStep || kind == countGlobal
+	return frame(i)
 }
 
 // choose returns the line's candidate of the current series, or changes the series; nil

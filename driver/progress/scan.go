@@ -54,6 +54,7 @@ type findings struct {
 	n, of         float64 // position in an epoch or a bar: 12/469
 	share, tick   float64 // per cent done next to a step, "(35.0%)", and their last digit's unit
 	percent       float64 // per cent done
+	episode       float64 // of reinforcement learning
 	message       []byte  // text within a dict, as structured logs have it
 	record        []byte  // name of a dict with a name and a value, such as {"name": "loss", "value": 3.1}
 	recorded      number  // its value, if end > 0
@@ -74,15 +75,22 @@ func (f *findings) reset() {
 	f.shape, f.ncands = shapePlain, 0
 	f.index, f.whole, f.place, f.heldOut, f.named, f.units, f.summary, f.notNumber = false, false, false, false, false, false, false, false
 	f.step, f.stepOf, f.total, f.epoch, f.epochs, f.n, f.of = unset, unset, unset, unset, unset, unset, unset
-	f.plainTotal, f.lr, f.share, f.percent = unset, unset, unset, unset
+	f.plainTotal, f.lr, f.share, f.percent, f.episode = unset, unset, unset, unset, unset
 	f.message, f.record, f.recorded = nil, nil, number{}
 	f.barAt, f.foreign, f.fold = 0, false, false
 }
 
-// usePercent makes the per cent done the step, if the line has no other.
-func (f *findings) usePercent() {
-	if isSet(f.percent) && !isSet(f.step) && !isSet(f.epoch) && !isSet(f.n) {
+// positioned reports whether the line says where the training is.
+func (f *findings) positioned() bool { return isSet(f.step) || isSet(f.epoch) || isSet(f.n) }
+
+// substitute makes the per cent done or the episode the step, if the line has no other.
+func (f *findings) substitute() {
+	switch {
+	case f.positioned():
+	case isSet(f.percent):
 		f.n, f.of, f.whole = f.percent, 100, true
+	case isSet(f.episode):
+		f.n, f.whole = f.episode, true
 	}
 }
 
@@ -117,6 +125,7 @@ const (
 	countEpoch
 	countEpochs
 	countPercent
+	countEpisode
 	countFold
 	countLR // not a counter, but recognised likewise
 )
@@ -136,7 +145,7 @@ func counts(name []byte) counter {
 	case "step", "steps", "iter", "iters", "iteration", "iterations", "it", "update", "updates",
 		"train_step", "training_step", "train_steps", "train/step", "n_iter", "num_iter", "timestep",
 		"timesteps", "current_step", "current_steps", "cur_step", "step_num", "iter_num", "itr", "itrs",
-		"current_iter", "current_iteration", "cur_iter", "steps_completed":
+		"current_iter", "current_iteration", "cur_iter", "steps_completed", "kimg":
 		return countStep
 	case "global_step", "globalstep", "train/global_step", "trainer/global_step", "num_updates", "num_update",
 		"nupdates", "total_train_updates", "total_timesteps", "num_timesteps", "env_step", "env_steps":
@@ -149,12 +158,14 @@ func counts(name []byte) counter {
 		return countTotal
 	case "total":
 		return countPlainTotal
-	case "epoch", "ep", "pass", "epoch_num", "current_epoch", "train/epoch":
+	case "epoch", "ep", "pass", "epoch_num", "current_epoch", "train/epoch", "round", "generation":
 		return countEpoch
-	case "epochs", "num_epochs", "max_epochs", "total_epochs", "n_epochs", "num_train_epochs", "max_epoch":
+	case "epochs", "num_epochs", "max_epochs", "total_epochs", "n_epochs", "num_train_epochs", "max_epoch", "num_rounds":
 		return countEpochs
 	case "progress":
 		return countPercent
+	case "episode", "episodes":
+		return countEpisode
 	case "fold", "current_fold", "current_round":
 		return countFold
 	case "lr", "lr_0", "learning_rate", "train/lr", "train/learning_rate":
@@ -324,7 +335,10 @@ func (s *scan) valueOf(i int) (at int, strong, list bool) {
 	}
 	switch c := s.sign(k); {
 	case c == '[':
-		return k + 1, strong, true
+		if k++; s.sign(k) == '(' && s.integer(k+1) && s.sign(k+2) == ',' { // Sample Factory, by policy: [(0, '0.744')]
+			k += 3
+		}
+		return k, strong, true
 	case c == '#': // Epoch #1
 		k++
 	case !strong && c == '-' && s.tokens[k].gap && s.at(k+1).gap: // dice_loss - 0.33
@@ -373,10 +387,12 @@ func (p *Parser) pair(i int, w *words, take bool) int {
 	switch {
 	case kind == countNothing && equalFold(name, "rate") && equalFold(before, "learning"):
 		kind = countLR
+	case kind == countNothing && equalFold(name, "frames") && equalFold(before, "num"):
+		kind = countGlobal
 	case kind == countStep && equalFold(before, "optimization"):
 		kind = countTotal // Total optimization steps = 1,500
-	case kind == countStep && equalFold(before, "episode"):
-		kind = countNothing // the length of the episode
+	case kind == countStep && (equalFold(before, "episode") || equalFold(before, "fps")):
+		kind = countNothing // the length of the episode; a rate
 	}
 	switch {
 	case kind == countNothing:
@@ -385,7 +401,7 @@ func (p *Parser) pair(i int, w *words, take bool) int {
 	case kind == countEpoch && n.percent: // StarSpace: "Epoch: 10.0%"
 		return p.count(countPercent, n, next)
 	case kind == countPlainTotal && (before != nil || !strong): // memory total: 16384
-	case (strong || list || !n.decimal) && n.value >= 0 && n.value < maxStep && w.best == nil:
+	case (strong || list || !n.decimal || equalFold(name, "kimg")) && n.value >= 0 && n.value < maxStep && w.best == nil:
 		if take && !strong {
 			p.nameFirst(i, next, w)
 		}
@@ -423,7 +439,7 @@ func (p *Parser) pair(i int, w *words, take bool) int {
 		f.notNumber = f.notNumber || take && p.wantsName(name)
 		return next
 	}
-	if !take || !(strong || n.decimal) || list && s.sign(next) == ',' { // not of a list of several
+	if !take || !strong && (!n.decimal || len(name) == 1) || list && s.sign(next) == ',' { // not of a list of several
 		return i + 1
 	}
 	if equalFold(before, "packet") || equalFold(before, "stop") || equalFold(before, "time") {
@@ -441,7 +457,8 @@ func (p *Parser) pair(i int, w *words, take bool) int {
 		both := s.line[s.tokens[i-1].from:s.tokens[i].to]
 		if isQualifier(before) || bytes.HasSuffix(before, []byte("'s")) ||
 			strong && isQualifier(name) && classify(before, false, false) != rankNone ||
-			equalFold(name, "loss") && (strong && !isFiller(before) || classify(both, false, true) == rankPoor) {
+			equalFold(name, "loss") && (strong && !isFiller(before) || classify(both, false, true) == rankPoor) ||
+			strong && n.decimal && classify(before, false, true) != rankNone && classify(name, false, true) == rankNone { // acc class
 			qualified = both
 		}
 	}
@@ -555,6 +572,10 @@ func (p *Parser) count(kind counter, n token, k int) int {
 		if n.percent && n.value <= 100 {
 			f.percent = n.value
 		}
+	case countEpisode:
+		if whole {
+			f.episode = n.value
+		}
 	case countPlainTotal:
 		f.plainTotal = n.value
 	case countFold:
@@ -660,6 +681,8 @@ func (p *Parser) scanNumber(i int, take bool) int {
 		if s.at(i+2).gap && !isSet(f.step) {
 			f.step = t.value
 		}
+	case follows == ',' && s.at(i+2).kind == tokenNumber && s.tokens[i+2].decimal && i+4 == len(s.tokens): // VITS: "[4200, 9.97e-05]"
+		f.step = t.value
 	case follows == ',' && i == 1 && s.begin && s.integer(i+2) && s.sign(i+3) == ']': // PyTorch's tutorial: "[1,  2000] loss: 2.173"
 		f.epoch, f.n = t.value, s.tokens[i+2].value
 		return i + 4
@@ -770,6 +793,10 @@ func (p *Parser) position(i int) int {
 		return i + 1
 	}
 	if unit := counts(s.word(k)); unit == countBatch || unit == countStep { // 200/2983 batches
+		f.n, f.of = t.value, of
+		return k
+	}
+	if first && equalFold(s.word(k), "of") && counts(s.word(k+1)) == countEpoch { // 30/42 of epoch 2/30
 		f.n, f.of = t.value, of
 		return k
 	}

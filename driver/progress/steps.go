@@ -35,6 +35,14 @@ type steps struct {
 	Pairs   int     `json:"pairs,omitempty"`    // pairs like "Batch 0/200" in a row whose total alone rose
 	Again   bool    `json:"again,omitempty"`    // trainings follow one another: totals are of one of them
 	Lost    bool    `json:"lost,omitempty"`     // and so are steps, after the first
+	Near1   float64 `json:"near1,omitempty"`    // step in a line of its own since the last report, plus 1
+	NearE   bool    `json:"near_e,omitempty"`   // it is an epoch
+	Lent1   float64 `json:"lent1,omitempty"`    // the one before the last report, plus 1
+	Fresh   int     `json:"fresh,omitempty"`    // reports in a row with a higher one before each
+	SideN   float64 `json:"side_n,omitempty"`   // position of the last bar without a metric
+	SideOf  float64 `json:"side_of,omitempty"`  // its length
+	Agreed  int     `json:"agreed,omitempty"`   // printed steps that were its position
+	AgreedN float64 `json:"agreed_n,omitempty"` // the last one
 }
 
 const (
@@ -42,6 +50,8 @@ const (
 	nextRound  = 0.1  // of a bar, at most where it begins again
 	epochPairs = 2    // Pairs that make them an epoch and a batch
 	minShare   = 50   // per cent done, in units of their last digit, that give a total
+	minFresh   = 2    // Fresh that make the steps before reports theirs
+	minAgreed  = 2    // Agreed that make the bar's length the total
 )
 
 func (s *steps) learn(f *findings, step, of float64, position bool) {
@@ -78,6 +88,34 @@ func (s *steps) header(f *findings) {
 	}
 }
 
+// near notes a step or epoch in a line without a metric.
+func (s *steps) near(f *findings) {
+	was := s.NearE
+	s.NearE = !isSet(f.step)
+	if s.Near1 = f.step + 1; s.NearE {
+		s.Near1 = f.epoch + 1
+		s.sawEpochs(f)
+	}
+	if s.NearE != was {
+		s.Lent1 = 0
+	}
+}
+
+// lend gives a report without a position the step of the line before, if each report has
+// had a new one before it.
+func (s *steps) lend(f *findings) {
+	if s.Near1 <= s.Lent1 || f.positioned() || s.BarOf > 0 {
+		s.Fresh, s.Near1 = 0, 0
+		return
+	}
+	if s.Fresh++; s.Fresh >= minFresh {
+		if f.step = s.Near1 - 1; s.NearE {
+			f.step, f.epoch = unset, s.Near1-1
+		}
+	}
+	s.Lent1, s.Near1 = s.Near1, 0
+}
+
 func (s *steps) sawEpochs(f *findings) {
 	if isSet(f.epochs) && !(s.Base0 && s.Epochs == f.epochs+1) {
 		s.Epochs = f.epochs
@@ -103,6 +141,12 @@ func (s *steps) sawEpoch(e float64, in shape) {
 // iterations can be the training's: the first one, until it is missing for two reports
 // while another moves (an evaluation's bar).
 func (s *steps) bar(f *findings) {
+	if isSet(f.of) && !f.foreign {
+		if f.of != s.SideOf {
+			s.Agreed, s.AgreedN = 0, 0
+		}
+		s.SideN, s.SideOf = f.n, f.of
+	}
 	if f.named || !f.units && f.n > 0 || !isSet(f.of) {
 		return
 	}
@@ -126,7 +170,7 @@ func (s *steps) bar(f *findings) {
 
 func (s *steps) valid() bool {
 	for _, v := range []float64{s.Epoch1, s.Epochs, s.Of, s.Total, s.Last1, s.Gap, s.LastE1, s.Base, s.Out1, s.OutOf,
-		s.BarN, s.BarOf, s.BarBase, s.OtherOf, s.OtherN, s.DoneOf, s.Per, s.InE1, s.From1} {
+		s.BarN, s.BarOf, s.BarBase, s.OtherOf, s.OtherN, s.DoneOf, s.Per, s.InE1, s.From1, s.Near1, s.Lent1, s.SideN, s.SideOf, s.AgreedN} {
 		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
 			return false
 		}
@@ -177,13 +221,16 @@ func (s *steps) next(f *findings) (step, total float64) {
 	if !isSet(n) {
 		n, of = f.n, f.of
 		position = isSet(n) && !f.whole
-		inSteps = !isSet(f.percent)
+		inSteps = !isSet(f.percent) && !isSet(f.episode)
 	} else if !isSet(of) && isSet(f.of) && f.shape == shapeBar {
 		of = unset // "step=120" in a bar's postfix has no total
 	} else if isSet(of) && s.Epoch1 > 0 && !f.whole {
 		position = true // Epoch [1/5], Step [100/600]
 	}
 
+	if isSet(f.step) && !isSet(of) && s.Epoch1 == 0 && !isSet(f.total) {
+		of = s.agreed(f.step)
+	}
 	if isSet(n) && !isSet(of) && s.Epoch1 == 0 && f.share > 0 { // with epochs, perhaps of one
 		of = s.fromShare(n, f.share, f.tick)
 	}
@@ -243,6 +290,21 @@ func (s *steps) next(f *findings) (step, total float64) {
 		s.OutOf = total
 	}
 	return step, total
+}
+
+// agreed returns the length of the bar between reports if its position has been the step of
+// several, else unset.
+func (s *steps) agreed(step float64) float64 {
+	switch {
+	case step == s.SideN && step > s.AgreedN:
+		s.Agreed, s.AgreedN = s.Agreed+1, step
+	case step > s.AgreedN:
+		s.Agreed = 0
+	}
+	if s.Agreed < minAgreed {
+		return unset
+	}
+	return s.SideOf
 }
 
 // sawPair watches "Batch 0/100", "Batch 0/200": an epoch and a batch, if only the second

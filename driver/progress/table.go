@@ -47,6 +47,7 @@ func (p *Parser) scanTable(line []byte) {
 	}
 	switch c := line[start]; {
 	case isRule(line[start:]):
+		p.above = p.above[:0]
 		if len(p.box) > 0 {
 			p.scanText(p.box, true)
 			p.box = p.box[:0]
@@ -156,9 +157,9 @@ func split(cols *[maxColumns]cell, line []byte, sep byte, gap int) int {
 }
 
 // scanHeader accepts a line as a table's header if it has a column of steps or epochs,
-// one of a metric, and no numbers.
+// one of a metric, and no numbers. A header between bars may go over several lines.
 func (p *Parser) scanHeader(line []byte) {
-	if len(line) > maxHeader || bytes.IndexByte(line, ':') >= 0 || bytes.IndexByte(line, '=') >= 0 || bytes.Equal(line, p.table.header) {
+	if len(line) > maxHeader || bytes.Equal(line, p.table.header) {
 		return
 	}
 	t := table{sep: ' '}
@@ -168,6 +169,9 @@ func (p *Parser) scanHeader(line []byte) {
 		return
 	case bar(trimmed, 0) > 0:
 		t.sep = '|'
+		line = p.stack(line)
+	case bytes.IndexByte(line, ':') >= 0 || bytes.IndexByte(line, '=') >= 0:
+		return
 	case bytes.IndexByte(trimmed, '\t') > 0:
 		t.sep = '\t'
 	case bytes.IndexByte(trimmed, ',') > 0:
@@ -180,6 +184,24 @@ func (p *Parser) scanHeader(line []byte) {
 		t.header = bytes.Clone(line)
 		p.table = t
 	}
+}
+
+// stack returns a line of a header, with the lines above it column by column.
+func (p *Parser) stack(line []byte) []byte {
+	var over, cols [maxColumns]cell
+	n := split(&cols, line, '|', 1)
+	joined := []byte("|")
+	if n > 1 && n == split(&over, p.above, '|', 1) {
+		for i, c := range cols[:n] {
+			joined = append(joined, bytes.TrimSpace(append(append(bytes.Clone(over[i].of(p.above)), ' '), c.of(line)...))...)
+			joined = append(joined, '|')
+		}
+		line = joined
+	}
+	if p.above = append(p.above[:0], line...); len(p.above) > maxHeader {
+		p.above = p.above[:0]
+	}
+	return line
 }
 
 func (p *Parser) columns(t *table, gap int) bool {
