@@ -32,7 +32,7 @@ func dictStart(b []byte) int {
 
 // scanDict reads the names and numbers of a JSON object or Python dict: nested, in
 // either quotes, possibly truncated. Values are numbers, possibly quoted, or what
-// parseValue unwraps; NaN and None are Python's. Names of nested dicts become paths
+// scan.value unwraps; NaN and None are Python's. Names of nested dicts become paths
 // (val.loss). It does not allocate, and is lenient: it only has to find a loss.
 func (p *Parser) scanDict(b []byte) {
 	f := &p.found
@@ -92,8 +92,9 @@ func (p *Parser) scanDict(b []byte) {
 				}
 				continue
 			}
-			n, ok := parseValue(b, k)
-			if !ok {
+			p.scan.start(b, k)
+			n, next, ok := p.scan.value(0)
+			if !ok || n.counter {
 				if b[k] == '[' {
 					p.stepList(name, b[k:])
 				} else if p.wantsName(name) && deeper == 0 {
@@ -118,7 +119,7 @@ func (p *Parser) scanDict(b []byte) {
 				}
 				continue
 			}
-			i = n.end
+			i = p.scan.after(next)
 			full := name
 			if used > 0 {
 				if used+len(name) > len(path) {
@@ -137,10 +138,10 @@ func (p *Parser) scanDict(b []byte) {
 // quotedCounter reads a counter with its total, such as "epoch": "10/50" or
 // 'global_step/max_steps': '15/94'.
 func (p *Parser) quotedCounter(name, value []byte) {
-	p.scan.lex(value, 0)
+	p.scan.start(value, 0)
 	of, next, ok := p.scan.fraction(1)
 	n := p.scan.at(0)
-	if !ok || !p.scan.integer(0) || n.value > of || next != len(p.scan.tokens) {
+	if !ok || !p.scan.integer(0) || n.value > of || !p.scan.ends(next) {
 		return
 	}
 	f := &p.found
@@ -161,10 +162,8 @@ func (p *Parser) quotedCounter(name, value []byte) {
 // stepList reads DLLogger's "step": [1, 400], an epoch and a step.
 func (p *Parser) stepList(name, list []byte) {
 	s := &p.scan
-	if end := bytes.IndexByte(list, ']'); p.counter(name) == countStep && end > 0 {
-		if s.lex(list[:end+1], 0); len(s.tokens) == 5 && s.integer(1) && s.sign(2) == ',' && s.integer(3) {
-			p.found.epoch, p.found.step = s.tokens[1].value, s.tokens[3].value
-		}
+	if s.start(list, 0); p.counter(name) == countStep && s.integer(1) && s.sign(2) == ',' && s.integer(3) && s.sign(4) == ']' {
+		p.found.epoch, p.found.step = s.at(1).value, s.at(3).value
 	}
 }
 
@@ -198,7 +197,7 @@ func stringEnd(b []byte, i int) int {
 	return -1
 }
 
-func (p *Parser) entry(name, full []byte, n number, nested bool) {
+func (p *Parser) entry(name, full []byte, n token, nested bool) {
 	f := &p.found
 	if !nested && p.metric == "" && string(name) == "train_runtime" {
 		f.summary = true // Hugging Face's last line: means over the whole training

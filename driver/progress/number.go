@@ -192,52 +192,7 @@ func ends(b []byte, i int) bool {
 }
 
 // wrappers surround a framework's numbers: tensor(0.5, grad_fn=…).
-var wrappers = []string{"tensor(", "np.float64(", "np.float32(", "np.float16(", "float(",
-	"array(", "device_array(", "devicearray("}
-
-// parseValue reads the value of a pair: a number, possibly quoted, in a list of one, or
-// wrapped, with a proper end.
-func parseValue(b []byte, i int) (number, bool) {
-	if i >= len(b) {
-		return number{}, false
-	}
-	c := b[i]
-	if c == '"' || c == '\'' {
-		i++
-		for i < len(b) && isSpace(b[i]) {
-			i++
-		}
-		n, ok := parseNumber(b, i)
-		if !ok {
-			return number{}, false
-		}
-		j := n.end
-		for j < len(b) && (isSpace(b[j]) || b[j] == '%') {
-			j++
-		}
-		if j >= len(b) || b[j] != c {
-			return number{}, false
-		}
-		n.end = j + 1
-		return n, true
-	}
-	if isLetter(c) {
-		for _, w := range wrappers {
-			if c|0x20 == w[0] && hasFold(b[i:], w) {
-				i += len(w)
-				break
-			}
-		}
-	}
-	n, ok := parseNumber(b, i)
-	if !ok || !ends(b, n.end) {
-		return n, false
-	}
-	if n.end < len(b) && b[n.end] == '%' {
-		n.end++
-	}
-	return n, true
-}
+var wrappers = []string{"tensor", "np.float64", "np.float32", "np.float16", "float", "array", "device_array", "devicearray"}
 
 // thousands extends a counter such as 1,500, as printed by Hugging Face.
 func thousands(b []byte, n number) number {
@@ -267,7 +222,7 @@ func scaled(b []byte, n number) number {
 	default:
 		return n
 	}
-	n.value = math.Round(n.value)
+	n.value, n.decimal = math.Round(n.value), false
 	n.end++
 	return n
 }

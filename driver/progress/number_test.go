@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestParseValue(t *testing.T) {
+func TestScan_value(t *testing.T) {
 	for _, c := range []struct {
 		text string
 		want string // as %v, "" for no number
@@ -72,10 +72,12 @@ func TestParseValue(t *testing.T) {
 		{"1e", "", ""},
 		{"--5", "", ""},
 	} {
-		n, ok := parseValue([]byte(c.text), 0)
+		var s scan
+		s.start([]byte(c.text), 0)
+		n, next, ok := s.value(0)
 		got, rest := "", ""
-		if ok {
-			got, rest = fmt.Sprint(n.value), c.text[n.end:]
+		if ok && !n.counter {
+			got, rest = fmt.Sprint(n.value), c.text[s.after(next):]
 		}
 		must.Eq(t, c.want, got, must.Sprint(c.text))
 		must.Eq(t, c.rest, rest, must.Sprint(c.text))

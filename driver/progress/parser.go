@@ -229,7 +229,7 @@ func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 				f.ncands = 0 // a remark
 			}
 		}
-		if f.ncands == 0 && len(f.record) > 0 && f.recorded.end > 0 {
+		if f.ncands == 0 && len(f.record) > 0 && f.recorded.kind != tokenNone {
 			p.entry(f.record, f.record, f.recorded, false)
 		}
 		f.substitute()
@@ -358,6 +358,8 @@ func (s *scan) framed() bool {
 	frame := func(i int) bool {
 		t := s.at(i)
 		return t.kind == tokenBar || t.kind == tokenSign && bytes.IndexByte([]byte("-=*#~[]\x80"), t.sign) >= 0
+	}
+	for i := 0; !s.ends(i); i++ {
 	}
 	i := len(s.tokens) - 1
 	for ; frame(i); i-- {
@@ -525,54 +527,40 @@ func (s *series) matches(c *candidate, shape shape) bool {
 // searchMetric finds a configured name with spaces, per cent signs or letters beyond
 // ASCII.
 func (p *Parser) searchMetric(line []byte) {
-	for i := 0; i < len(line); {
-		at := indexFold(line[i:], p.metric)
-		if at < 0 {
-			return
-		}
-		from := i + at
+	s := &p.scan
+	s.start(line, 0)
+	for i := 0; !s.ends(i); i++ {
+		from := int(s.at(i).from)
 		end := from + len(p.metric)
-		i = from + 1
-		if from > 0 && boundary(line[from-1], line[from]) || end < len(line) && boundary(line[end], line[end-1]) {
+		if end > len(line) || !equalFoldName(line[from:end], p.metric) || isBest(s.word(i-1)) { // a running optimum is no report
 			continue
 		}
-		if before := bytes.TrimRight(line[:from], " "); isBest(before[bytes.LastIndexFunc(before, notLetter)+1:]) {
-			continue // a running optimum is no report
+		k := i + 1
+		for s.after(k) < end {
+			k++
 		}
-		rest := bytes.TrimLeft(line[end:], "\"' \t")
-		strong := len(rest) > 0 && (rest[0] == ':' || rest[0] == '=')
-		n, ok := parseValue(bytes.TrimLeft(rest, ":=>[ \t"), 0)
-		if !ok {
+		if s.after(k) != end || s.extends(i-1, i) || s.extends(k, k) {
+			continue // part of another name
+		}
+		at, strong, _ := s.valueOf(k - 1)
+		n, _, ok := s.value(at)
+		if !ok || n.counter {
 			p.found.notNumber = true
-			continue
-		}
-		if strong || n.decimal {
+		} else if strong || n.decimal {
 			p.found.add(candidate{name: line[from:end], value: n.value})
 			return
 		}
 	}
 }
 
+// extends reports whether the token at i belongs to the same word as its neighbour, at
+// being the second of the two.
+func (s *scan) extends(i, at int) bool {
+	t := s.at(i)
+	return !s.at(at).gap && (t.kind == tokenWord || t.sign == '/' || t.sign == '-')
+}
+
 func notLetter(r rune) bool { return r > 127 || !isLetter(byte(r)) }
-
-// boundary reports whether the byte next to a name extends it.
-func boundary(beside, edge byte) bool {
-	if isWord(beside) {
-		return isWord(edge) || edge < 0x80
-	}
-	return beside == '/' || beside == '-' && isWord(edge)
-}
-
-// indexFold finds name in b, ignoring the case of ASCII letters.
-func indexFold(b []byte, name string) int {
-	first := lower(name[0])
-	for i := 0; i+len(name) <= len(b); i++ {
-		if lower(b[i]) == first && equalFoldName(b[i:i+len(name)], name) {
-			return i
-		}
-	}
-	return -1
-}
 
 func (p *Parser) parsePattern(line []byte) (Report, bool) {
 	m := p.re.FindSubmatchIndex(line)

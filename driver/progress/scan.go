@@ -26,6 +26,7 @@ func (s shape) String() string {
 const (
 	maxCandidates = 16      // metrics per line
 	maxStep       = 1 << 53 // largest exact integer
+	maxUnit       = 8       // tokens between a name and its value, in brackets
 )
 
 // candidate is a metric found in a line. Its slices point into the line.
@@ -57,7 +58,7 @@ type findings struct {
 	episode       float64 // of reinforcement learning
 	message       []byte  // text within a dict, as structured logs have it
 	record        []byte  // name of a dict with a name and a value, such as {"name": "loss", "value": 3.1}
-	recorded      number  // its value, if end > 0
+	recorded      token   // its value, if any
 	barAt         int     // where the number of a bar or place stands in the line
 	foreign       bool    // a bar that counts bytes or examples
 	index         bool    // the line begins with its step: "12: ", "12 | "
@@ -76,7 +77,7 @@ func (f *findings) reset() {
 	f.index, f.whole, f.place, f.heldOut, f.named, f.units, f.summary, f.notNumber = false, false, false, false, false, false, false, false
 	f.step, f.stepOf, f.total, f.epoch, f.epochs, f.n, f.of = unset, unset, unset, unset, unset, unset, unset
 	f.plainTotal, f.lr, f.share, f.percent, f.episode = unset, unset, unset, unset, unset
-	f.message, f.record, f.recorded = nil, nil, number{}
+	f.message, f.record, f.recorded = nil, nil, token{}
 	f.barAt, f.foreign, f.fold = 0, false, false
 }
 
@@ -250,20 +251,20 @@ type words struct {
 // allocating. With take false it reads counters only.
 func (p *Parser) scanText(b []byte, take bool) {
 	var w words
-	for at := 0; at < len(b); {
-		at = p.scan.lex(b, at)
-		for i := 0; i < len(p.scan.tokens); {
-			switch t := &p.scan.tokens[i]; t.kind {
-			case tokenWord:
-				i = p.scanWord(i, &w, take)
-			case tokenNumber:
-				i = p.scanNumber(i, take)
-			default:
-				if class[t.sign]&classBreak != 0 {
-					w.best = nil
-				}
-				i++
+	p.scan.start(b, 0)
+	for i := 0; ; {
+		switch t := p.scan.at(i); t.kind {
+		case tokenNone:
+			return
+		case tokenWord:
+			i = p.scanWord(i, &w, take)
+		case tokenNumber:
+			i = p.scanNumber(i, take)
+		default:
+			if class[t.sign]&classBreak != 0 {
+				w.best = nil
 			}
+			i++
 		}
 	}
 }
@@ -313,11 +314,10 @@ func (s *scan) valueOf(i int) (at int, strong, list bool) {
 	}
 	if open := s.sign(k); open == '(' || open == '[' { // a unit: elapsed time (ms): 12.5, loss (avg): 0.5, loss [1-250]: 0.5
 		e := k + 1
-		for e < len(s.tokens) && s.tokens[e].from < s.tokens[k].from+16 && s.sign(e) != ')' && s.sign(e) != ']' {
+		for !s.ends(e) && s.sign(e) != ')' && s.sign(e) != ']' && e < k+maxUnit {
 			e++
 		}
-		if e < len(s.tokens) && s.tokens[e].from < s.tokens[k].from+16 &&
-			(open == '(' || bytes.IndexByte(s.line[s.tokens[k].from:s.tokens[e].from], '-') > 0) {
+		if !s.ends(e) && (open == '(' || bytes.IndexByte(s.text(k, e), '-') > 0) {
 			if c := s.sign(e + 1); c == ':' || c == '=' || c == '[' && open == '(' {
 				k = e + 1
 			}
@@ -345,7 +345,7 @@ func (s *scan) valueOf(i int) (at int, strong, list bool) {
 		k++
 	case !strong && equalFold(s.word(k), "is"): // the loss is 0.5
 		k++
-	case !strong && c == '|' && k+2 == len(s.tokens) && s.sign(i-2) == ':': // Trax: "Step 100: train loss | 5.25"
+	case !strong && c == '|' && s.ends(k+2) && s.sign(i-2) == ':': // Trax: "Step 100: train loss | 5.25"
 		k++
 	}
 	return k, strong, list
@@ -356,7 +356,7 @@ func (p *Parser) pair(i int, w *words, take bool) int {
 	s, f := &p.scan, &p.found
 	name, before := s.word(i), s.beside(i)
 	at, strong, list := s.valueOf(i)
-	if at == 0 || at >= len(s.tokens) {
+	if at == 0 {
 		return i + 1
 	}
 	n, next, ok := s.value(at)
@@ -406,7 +406,7 @@ func (p *Parser) pair(i int, w *words, take bool) int {
 			p.nameFirst(i, next, w)
 		}
 		if !f.place {
-			f.barAt = s.tokens[i].to
+			f.barAt = int(s.tokens[i].to)
 		}
 		next = p.count(kind, n, next)
 		if kind == countEpoch && equalFold(before, "of") {
@@ -454,7 +454,7 @@ func (p *Parser) pair(i int, w *words, take bool) int {
 	// l2", "policy loss".
 	qualified := name
 	if before != nil {
-		both := s.line[s.tokens[i-1].from:s.tokens[i].to]
+		both := s.text(i-1, i)
 		if isQualifier(before) || bytes.HasSuffix(before, []byte("'s")) ||
 			strong && isQualifier(name) && classify(before, false, false) != rankNone ||
 			equalFold(name, "loss") && (strong && !isFiller(before) || classify(both, false, true) == rankPoor) ||
@@ -631,7 +631,7 @@ func (p *Parser) nameFirst(i, k int, w *words) {
 	}
 	qualified := name
 	if isQualifier(s.beside(i)) {
-		qualified = s.line[s.tokens[i-1].from:s.tokens[i].to]
+		qualified = s.text(i-1, i)
 	}
 	if c, wanted := p.candidate(name, qualified, w, true); wanted {
 		c.value = n.value
@@ -649,7 +649,7 @@ func (p *Parser) scanNumber(i int, take bool) int {
 			return k
 		}
 	}
-	first := i == 0 && s.begin
+	first := i == 0
 	follows := s.sign(i + 1)
 	switch {
 	case t.percent:
@@ -657,7 +657,7 @@ func (p *Parser) scanNumber(i int, take bool) int {
 	case s.word(i+1) != nil && !s.tokens[i+1].gap && !t.clean: // ESPnet's "5epoch:"
 		return p.count(counts(s.word(i+1)), *t, i+2)
 	case !t.clean:
-		if string(s.line[t.to:min(len(s.line), t.to+4)]) == "it [" && s.at(i+2).kind == tokenNumber && !s.at(i+2).gap {
+		if hasFold(s.line[t.to:], "it [") && s.at(i+2).kind == tokenNumber && !s.at(i+2).gap {
 			// tqdm without a total: "10it [00:01, 9.51it/s, loss=0.5]"
 			f.shape, f.n, f.units, f.named = shapeBar, t.value, true, !first
 		}
@@ -675,15 +675,15 @@ func (p *Parser) scanNumber(i int, take bool) int {
 	case follows == ',' && s.sign(i-1) == ']' && s.word(i+2) != nil && s.sign(i+3) == '=' && !isSet(f.step): // "[INFO] 20, loss=0.5"
 		f.step = t.value
 	case s.sign(i-1) != '[' || t.gap:
-	case follows == '|' && i == 1 && s.begin: // "[12 | 25.5] loss=0.5"
+	case follows == '|' && i == 1: // "[12 | 25.5] loss=0.5"
 		f.step = t.value
-	case follows == ']' && (i == 1 && s.begin || p.behindSource(i-1)): // XGBoost and LightGBM: "[10]\ttrain-rmse:0.5"
+	case follows == ']' && (i == 1 || p.behindSource(i-1)): // XGBoost and LightGBM: "[10]\ttrain-rmse:0.5"
 		if s.at(i+2).gap && !isSet(f.step) {
 			f.step = t.value
 		}
-	case follows == ',' && s.at(i+2).kind == tokenNumber && s.tokens[i+2].decimal && i+4 == len(s.tokens): // VITS: "[4200, 9.97e-05]"
+	case follows == ',' && s.at(i+2).kind == tokenNumber && s.tokens[i+2].decimal && s.ends(i+4): // VITS: "[4200, 9.97e-05]"
 		f.step = t.value
-	case follows == ',' && i == 1 && s.begin && s.integer(i+2) && s.sign(i+3) == ']': // PyTorch's tutorial: "[1,  2000] loss: 2.173"
+	case follows == ',' && i == 1 && s.integer(i+2) && s.sign(i+3) == ']': // PyTorch's tutorial: "[1,  2000] loss: 2.173"
 		f.epoch, f.n = t.value, s.tokens[i+2].value
 		return i + 4
 	}
@@ -715,17 +715,17 @@ func (p *Parser) valueFirst(i int) int {
 	for s.word(k) != nil && s.tokens[k].gap {
 		k++
 	}
-	if k == i+1 || k < len(s.tokens) && s.sign(k) != ',' {
+	if k == i+1 || !s.ends(k) && s.sign(k) != ',' {
 		return 0
 	}
-	name := s.line[s.tokens[i+1].from:s.tokens[k-1].to]
+	name := s.text(i+1, k-1)
 	c, wanted := p.candidate(s.word(k-1), name, &words{}, true)
 	if !wanted || len(name) > maxName {
 		return 0
 	}
 	c.value = t.value
 	p.found.add(c)
-	if s.begin && s.integer(0) && s.at(1).kind == tokenNumber { // tinygrad: "12 87.27 s run, 11.09 loss,"
+	if s.integer(0) && s.at(1).kind == tokenNumber { // tinygrad: "12 87.27 s run, 11.09 loss,"
 		p.found.step = s.tokens[0].value
 	}
 	return k
@@ -757,16 +757,16 @@ func (p *Parser) percentage(i int) int {
 	case ok && s.sign(next) == '[' && open != '(' && s.tokens[next].from > 0:
 		f.whole = hasFold(bytes.TrimLeft(s.line, " "), "step") // Steps: 10%|█ | 10/100
 		from := s.tokens[next].from
-		tail := s.line[from:min(len(s.line), from+64)]
+		tail := s.line[from:min(len(s.line), int(from)+64)]
 		f.units = bytes.Contains(tail, []byte("it/s")) || bytes.Contains(tail, []byte("s/it"))
 		f.foreign = !f.units && (bytes.Contains(tail, []byte("B/s")) || bytes.Contains(tail, []byte("examples/s")))
-		f.shape, f.n, f.of, f.named, f.barAt = shapeBar, n.value, total, i > 0, t.from
+		f.shape, f.n, f.of, f.named, f.barAt = shapeBar, n.value, total, i > 0, int(t.from)
 		return next + 1
 	case ok && open == '(' && n.value <= total && s.sign(next) == ')' && s.at(next+1).kind == tokenBar: // " 30% (240 of 800) |######   |"
-		f.shape, f.n, f.of, f.named, f.units, f.barAt = shapeBar, n.value, total, i > 0, true, t.from
+		f.shape, f.n, f.of, f.named, f.units, f.barAt = shapeBar, n.value, total, i > 0, true, int(t.from)
 		return next + 2
 	case behind && t.value <= 100:
-		f.shape, f.percent, f.barAt, f.named = shapeBar, t.value, t.from, true
+		f.shape, f.percent, f.barAt, f.named = shapeBar, t.value, int(t.from), true
 		f.foreign = bytes.Contains(s.line[t.to:], []byte("B/s"))
 		if ok && n.value <= total && !n.decimal {
 			f.n, f.of, f.units = n.value, total, true
@@ -780,7 +780,7 @@ func (p *Parser) percentage(i int) int {
 // line, in brackets, or after a drawn bar.
 func (p *Parser) position(i int) int {
 	s, f := &p.scan, &p.found
-	t, first := &s.tokens[i], i == 0 && s.begin
+	t, first := &s.tokens[i], i == 0
 	if isSet(f.n) {
 		return i + 1
 	}
@@ -802,7 +802,7 @@ func (p *Parser) position(i int) int {
 	}
 	if s.behindBar(i) || s.line[t.to-1] == 't' {
 		f.shape, f.n, f.of = shapeBar, t.value, of
-		f.named, f.units, f.barAt = true, true, t.from
+		f.named, f.units, f.barAt = true, true, int(t.from)
 		f.foreign = bytes.Contains(s.line[s.tokens[k-1].to:], []byte("B/s"))
 		return k
 	}
@@ -821,7 +821,7 @@ func (p *Parser) position(i int) int {
 		}
 		return k
 	}
-	if !first || k+1 >= len(s.tokens) && s.at(k).kind != tokenBar {
+	if !first || s.ends(k+1) && s.at(k).kind != tokenBar {
 		return i + 1
 	}
 	switch gap := s.tokens[k].gap; {

@@ -189,9 +189,8 @@ func (p *Parser) scanHeader(line []byte) {
 // stack returns a line of a header, with the lines above it column by column.
 func (p *Parser) stack(line []byte) []byte {
 	var over, cols [maxColumns]cell
-	n := split(&cols, line, '|', 1)
-	joined := []byte("|")
-	if n > 1 && n == split(&over, p.above, '|', 1) {
+	if n := split(&cols, line, '|', 1); n > 1 && n == split(&over, p.above, '|', 1) {
+		joined := []byte("|")
 		for i, c := range cols[:n] {
 			joined = append(joined, bytes.TrimSpace(append(append(bytes.Clone(over[i].of(p.above)), ' '), c.of(line)...))...)
 			joined = append(joined, '|')
@@ -332,10 +331,12 @@ func (p *Parser) scanCell(name, value []byte) bool {
 	if kind == countNothing && len(value) > 1 && value[0] == '[' { // the first of a list: a sum, or its first term
 		value = value[1:max(1, bytes.IndexAny(value, ",]"))]
 	}
-	n, ok := parseValue(value, 0)
+	s := &p.scan
+	s.start(value, 0)
+	n, next, ok := s.value(0)
 	switch kind {
 	case countNothing:
-		if c, wanted := p.column(name); wanted && ok && n.end == len(value) {
+		if c, wanted := p.column(name); wanted && ok && !n.counter && s.ends(next) {
 			c.value = n.value
 			p.found.add(c)
 		}
@@ -349,9 +350,7 @@ func (p *Parser) scanCell(name, value []byte) bool {
 	if !ok || n.value < 0 || n.value >= maxStep {
 		return false
 	}
-	p.scan.lex(value, 0)
-	v, next, _ := p.scan.value(0)
-	return p.count(kind, v, next) == len(p.scan.tokens)
+	return s.ends(p.count(kind, n, next))
 }
 
 func numeric(b []byte) bool {
@@ -378,8 +377,8 @@ func (p *Parser) scanBox(line []byte) bool {
 
 // boxed keeps a name and its value, of a counter or metric, until the box is closed.
 func (p *Parser) boxed(name, value []byte) bool {
-	n, ok := parseValue(value, 0)
-	if !ok || n.end != len(value) || len(name) == 0 || !isLetter(name[0]) {
+	p.scan.start(value, 0)
+	if _, next, ok := p.scan.value(0); !ok || !p.scan.ends(next) || len(name) == 0 || !isLetter(name[0]) {
 		return false
 	}
 	if p.counter(name) == countNothing {

@@ -6,16 +6,18 @@ package progress
 import (
 	"bytes"
 	"math"
+	"slices"
 )
 
 // token is a piece of a line: a word, which may be joined (train/loss, mini-batch), a
 // number, a drawn bar, or one byte of anything else.
 type token struct {
+	value    float64 // of a number
+	from, to int32   // a number ends before its per cent sign
 	kind     tokenKind
 	sign     byte // of a sign; 0x80 stands for any run of bytes beyond ASCII
-	gap      bool // behind white space
-	from, to int
-	number        // its end is to, without a per cent sign
+	gap      bool // behind white space, or at the line's beginning
+	decimal  bool // as in number
 	percent  bool // "35%"
 	counter  bool // "1,500" or "12K", which only counts
 	clean    bool // not the beginning of "2ms", "10:30:00" or "1.2.3"
@@ -32,16 +34,25 @@ const (
 )
 
 const (
-	maxTokens = 1024 // of a piece of a line
-	maxBar    = 512  // bytes between a bar's delimiters
-	minDrawn  = 10   // the same, of one without a percentage before it
+	spareTokens = 4096 // more are released after the line
+	maxBar      = 512  // bytes between a bar's delimiters
+	minDrawn    = 10   // the same, of one without a percentage before it
 )
 
-// scan is a piece of a line while it is scanned.
+// scan cuts a line into tokens when they are asked for.
 type scan struct {
 	line   []byte
 	tokens []token
-	begin  bool // the piece is the line's beginning
+	end    int   // of the last token
+	none   token // beyond the line
+}
+
+// start begins at b[i].
+func (s *scan) start(b []byte, i int) {
+	if cap(s.tokens) > spareTokens {
+		s.tokens = nil
+	}
+	s.line, s.end, s.tokens = b, i, s.tokens[:0]
 }
 
 // at returns the token at i, or one of no kind.
@@ -49,20 +60,32 @@ func (s *scan) at(i int) *token {
 	if uint(i) < uint(len(s.tokens)) {
 		return &s.tokens[i]
 	}
-	return &token{}
+	return s.more(i)
 }
 
-func (s *scan) sign(i int) byte {
-	if uint(i) < uint(len(s.tokens)) {
-		return s.tokens[i].sign
+func (s *scan) more(i int) *token {
+	for i >= len(s.tokens) {
+		if !s.lex() {
+			return &s.none
+		}
 	}
-	return 0
+	if i < 0 {
+		return &s.none
+	}
+	return &s.tokens[i]
 }
+
+func (s *scan) sign(i int) byte { return s.at(i).sign }
+
+func (s *scan) ends(i int) bool { return s.at(i).kind == tokenNone }
+
+// text returns the text from one token to another.
+func (s *scan) text(from, to int) []byte { return s.line[s.at(from).from:s.at(to).to] }
 
 // word returns the text of the word at i, or nil.
 func (s *scan) word(i int) []byte {
-	if uint(i) < uint(len(s.tokens)) && s.tokens[i].kind == tokenWord {
-		return s.line[s.tokens[i].from:s.tokens[i].to]
+	if t := s.at(i); t.kind == tokenWord {
+		return s.line[t.from:t.to]
 	}
 	return nil
 }
@@ -81,59 +104,62 @@ func (s *scan) integer(i int) bool {
 	return t.kind == tokenNumber && t.clean && t.value >= 0 && (!t.decimal || s.line[t.to-1] == '.')
 }
 
-// lex cuts the line from b[i] on, and returns where it stopped.
-func (s *scan) lex(b []byte, i int) int {
-	s.line, s.begin, s.tokens = b, i == 0, s.tokens[:0]
-	for i < len(b) && len(s.tokens) < maxTokens {
-		from := i
-		for i < len(b) && class[b[i]]&classSpace != 0 {
-			i++
+// lex reads the next token, if there is one.
+func (s *scan) lex() bool {
+	b, i := s.line, s.end
+	for i < len(b) && class[b[i]]&classSpace != 0 {
+		i++
+	}
+	if i == len(b) {
+		s.end = i
+		return false
+	}
+	from, c := i, b[i]
+	t := token{gap: i > s.end || len(s.tokens) == 0, from: int32(i)}
+	i++
+	switch {
+	case class[c]&classLetter != 0:
+		t.kind = tokenWord
+		i = wordEnd(b, i)
+		if glued := valueIn(b, from, i); glued > 0 { // "loss0.571"
+			i = glued
 		}
-		if i == len(b) {
+	case class[c]&classDigit != 0, signed(b, from, t.gap):
+		n, ok := parseNumber(b, from)
+		if !ok {
+			t.kind, t.sign = tokenSign, c
 			break
 		}
-		s.tokens = append(s.tokens, token{gap: i > from || from == 0, from: i})
-		t := &s.tokens[len(s.tokens)-1]
-		switch c := b[i]; {
-		case class[c]&classLetter != 0:
-			t.kind = tokenWord
-			i = wordEnd(b, i)
-			if glued := valueIn(b, t.from, i); glued > 0 { // "loss0.571"
-				i = glued
+		t.kind = tokenNumber
+		s.end = t.number(b, n)
+		s.tokens = append(s.tokens, t)
+		return true
+	case c >= 0x80:
+		t.kind, t.sign = tokenSign, 0x80
+		for i--; i < len(b) && b[i] >= 0x80; i++ {
+			if b[i] == 0xE2 && i+2 < len(b) && (b[i+1] == 0x94 || b[i+1] == 0x95) { // ━ and similar
+				t.kind, t.sign = tokenBar, 0
 			}
-		case class[c]&classDigit != 0 || (c == '-' || c == '+' || c == '.') && (t.gap || i > 0 && !isWord(b[i-1]) && b[i-1] != ')') && i+1 < len(b) && (isDigit(b[i+1]) || b[i+1] == '.' && c != '.'):
-			n, ok := parseNumber(b, i)
-			if !ok {
-				t.kind, t.sign = tokenSign, c
-				i++
-				break
-			}
-			t.kind, t.number = tokenNumber, n
-			i = t.finish(b)
-		case c == '|' || c == '[':
-			t.kind, t.sign = tokenSign, c
-			i++
-			if e := s.bar(b, i-1); e > 0 {
+		}
+	default:
+		t.kind, t.sign = tokenSign, c
+		if c == '|' || c == '[' {
+			if e := s.bar(from); e > 0 {
 				t.kind, t.sign, i = tokenBar, 0, e
 			}
-		case c >= 0x80:
-			t.kind, t.sign = tokenSign, 0x80
-			for i < len(b) && b[i] >= 0x80 {
-				if b[i] == 0xE2 && i+2 < len(b) && (b[i+1] == 0x94 || b[i+1] == 0x95) { // ━ and similar
-					t.kind, t.sign = tokenBar, 0
-				}
-				i++
-			}
-		default:
-			t.kind, t.sign = tokenSign, c
-			i++
-		}
-		t.to = i
-		if t.kind == tokenNumber {
-			t.to = t.end
 		}
 	}
-	return i
+	s.end, t.to = i, int32(i)
+	s.tokens = append(s.tokens, t)
+	return true
+}
+
+// signed reports whether a number begins at b[i] with a sign or point.
+func signed(b []byte, i int, gap bool) bool {
+	if c := b[i]; c != '-' && c != '+' && c != '.' || i+1 == len(b) || !isDigit(b[i+1]) && (b[i+1] != '.' || c == '.') {
+		return false
+	}
+	return gap || i > 0 && !isWord(b[i-1]) && b[i-1] != ')'
 }
 
 // wordEnd returns the end of the word at b[i], with LightGBM's 's.
@@ -167,16 +193,17 @@ func valueIn(b []byte, from, end int) int {
 	return end
 }
 
-// finish reads what belongs to the number, and returns where the next token begins.
-func (t *token) finish(b []byte) int {
-	if n := thousands(b, t.number); n.end > t.end {
-		t.number, t.counter = n, true
-	} else if n := scaled(b, t.number); n.end > t.end && ends(b, n.end) {
-		t.number, t.counter, t.decimal = n, true, false
-	} else if e := t.end + 2; hasFold(b[t.end:], "it") && (e < len(b) && b[e] == '/' || t.from > 0 && b[t.from-1] == '/') && ends(b, e) {
-		t.end, t.counter, t.decimal = e, true, false // "1.00it/70.0it"
+// number sets a number with what belongs to it, and returns where the next token begins.
+func (t *token) number(b []byte, n number) int {
+	if k := thousands(b, n); k.end > n.end {
+		n, t.counter = k, true
+	} else if k := scaled(b, n); k.end > n.end && ends(b, k.end) {
+		n, t.counter = k, true
+	} else if e := n.end + 2; hasFold(b[n.end:], "it") && (e < len(b) && b[e] == '/' || t.from > 0 && b[t.from-1] == '/') && ends(b, e) {
+		n.end, n.decimal, t.counter = e, false, true // "1.00it/70.0it"
 	}
-	i := t.end
+	i := n.end
+	t.value, t.decimal, t.to = n.value, n.decimal, int32(i)
 	if t.clean = ends(b, i); t.clean {
 		if i < len(b) && b[i] == '%' {
 			t.percent = true
@@ -194,12 +221,11 @@ func (t *token) finish(b []byte) int {
 			}
 			if kind := counts(b[i:k]); (kind == countEpoch || kind == countBatch) && k < len(b) && b[k] == ':' {
 				from := i - 1
-				for from > t.from && isDigit(b[from-1]) {
+				for from > int(t.from) && isDigit(b[from-1]) {
 					from--
 				}
-				if n, ok := parseNumber(b[:i], from); ok {
-					t.number = n
-				}
+				n, _ = parseNumber(b[:i], from)
+				t.value, t.decimal, t.to = n.value, n.decimal, int32(i)
 				return i
 			}
 		}
@@ -219,10 +245,11 @@ func (t *token) finish(b []byte) int {
 	return i
 }
 
-// bar returns the end of a bar that begins at b[i], or 0. Behind a percentage, anything
+// bar returns the end of a bar that begins at i, or 0. Behind a percentage, anything
 // between two strokes is one.
-func (s *scan) bar(b []byte, i int) int {
-	if n := len(s.tokens) - 2; b[i] == '|' && n >= 0 && s.tokens[n].percent {
+func (s *scan) bar(i int) int {
+	b := s.line
+	if n := len(s.tokens) - 1; b[i] == '|' && n >= 0 && s.tokens[n].percent {
 		if e := bytes.IndexByte(b[i+1:min(len(b), i+1+maxBar)], '|'); e >= 0 {
 			return i + e + 2
 		}
@@ -255,12 +282,9 @@ func (s *scan) value(i int) (v token, next int, ok bool) {
 		i++
 	}
 	if w := s.word(i); w != nil && s.sign(i+1) == '(' && !s.at(i+1).gap {
-		for _, wrapper := range wrappers {
-			if equalFold(w, wrapper[:len(wrapper)-1]) {
-				if i += 2; s.sign(i) == '[' {
-					i++
-				}
-				break
+		if slices.ContainsFunc(wrappers, func(name string) bool { return equalFold(w, name) }) {
+			if i += 2; s.sign(i) == '[' {
+				i++
 			}
 		}
 	}
@@ -268,27 +292,36 @@ func (s *scan) value(i int) (v token, next int, ok bool) {
 	next = i + 1
 	switch {
 	case v.kind == tokenWord || v.kind == tokenSign && (v.sign == '-' || v.sign == '+') && s.word(i+1) != nil && !s.at(i+1).gap: // nan, -inf
-		n, special := parseNumber(s.line, v.from)
+		n, special := parseNumber(s.line, int(v.from))
 		if !special || !ends(s.line, n.end) {
 			return v, next, false
 		}
-		if v.kind == tokenSign {
+		for !s.ends(next) && int(s.at(next).from) < n.end { // -nan, nan.0
 			next++
 		}
-		for next < len(s.tokens) && s.tokens[next].from < n.end { // nan.0
-			next++
-		}
-		v.kind, v.number, v.to, v.clean = tokenNumber, n, n.end, true
+		v = token{kind: tokenNumber, value: n.value, decimal: true, clean: true, from: v.from, to: int32(n.end)}
 	case v.kind != tokenNumber || !v.clean:
 		return v, next, false
 	}
 	if quote != 0 {
+		if s.sign(next) == '%' {
+			next++
+		}
 		if s.sign(next) != quote {
 			return v, next, false
 		}
 		next++
 	}
 	return v, next, true
+}
+
+// after returns the offset behind the token before i.
+func (s *scan) after(i int) int {
+	t := s.at(i - 1)
+	if t.percent {
+		return int(t.to) + 1
+	}
+	return int(t.to)
 }
 
 // fraction reads the "/100" or "of 100" of "10/100" at token i.
@@ -299,7 +332,7 @@ func (s *scan) fraction(i int) (of float64, next int, ok bool) {
 	if s.sign(i+2) == '/' && !s.at(i+2).gap { // a date or a path
 		return unset, i, false
 	}
-	return s.tokens[i+1].value, i + 2, true
+	return s.at(i + 1).value, i + 2, true
 }
 
 // share reads the "(35.0%)" after a step at token i; tick is the unit of its last digit.
@@ -309,8 +342,8 @@ func (s *scan) share(i int) (percent, tick float64) {
 		return unset, 0
 	}
 	tick = 1
-	if point := bytes.IndexByte(s.line[t.from:t.to], '.'); point >= 0 {
-		tick = math.Pow10(point + 1 - (t.to - t.from))
+	if text := s.text(i+1, i+1); t.decimal {
+		tick = math.Pow10(bytes.IndexByte(text, '.') + 1 - len(text))
 	}
 	return t.value, tick
 }
