@@ -15,7 +15,6 @@ const (
 	maxLabels    = 2   // per line: one launcher within another
 	maxRank      = 1e8 // of one label
 	maxMissed    = 50  // lines of another rank before it is followed instead
-	maxWordLabel = 16  // bytes of the word in "[rank3]:"
 )
 
 // labels removes what launchers write in front of every line, such as srun --label
@@ -43,19 +42,20 @@ type labels struct {
 // cut returns the line without its labels, and the rank, or -1. open means that the
 // line begins with a number that is not known to be the rank or the step; it is removed,
 // since no step is better than a wrong one.
-func (l *labels) cut(line []byte) (rest []byte, rank int64, open bool) {
+func (l *labels) cut(s *scan, line []byte) (rest []byte, rank int64, open bool) {
 	rank = -1
-	watched := false
+	watched, k := false, 0
+	s.start(line, 0)
 	for range maxLabels {
-		n, end, bare := labelAt(line)
-		if end == 0 || bare && watched {
+		n, next, bare := s.label(k)
+		if next == 0 || bare && watched {
 			break
 		}
 		if bare {
 			watched = true
 			l.watch(n)
 			if l.Index && l.Own {
-				line = line[end:]
+				k = next
 			}
 			if l.Index {
 				break
@@ -63,7 +63,10 @@ func (l *labels) cut(line []byte) (rest []byte, rank int64, open bool) {
 			open = !l.Label
 		}
 		rank = max(rank, 0)*maxRank + n
-		line = line[end:]
+		k = next
+	}
+	if k > 0 {
+		line = line[s.after(k):]
 	}
 	return line, rank, open
 }
@@ -132,80 +135,61 @@ func (l *labels) valid() bool {
 	return l.Falls <= maxFalls
 }
 
-// labelAt reads a label at the start of b, which ends at end; 0 if there is none. bare
-// means that the label is a number only, which may be the step.
-func labelAt(b []byte) (n int64, end int, bare bool) {
-	i := 0
-	for i < len(b) && isSpace(b[i]) {
-		i++
+// label reads a label from the token at k on. It returns the next token, or 0 if there is
+// none. bare means that the label is a number only, which may be the step.
+func (s *scan) label(k int) (rank int64, next int, bare bool) {
+	number := func(i int) bool {
+		rank = int64(s.at(i).value)
+		return s.integer(i) && s.at(i).value < maxRank
 	}
-	if i == len(b) {
-		return 0, 0, false
-	}
-	switch c := b[i]; {
-	case isDigit(c):
-		n, j := digits(b, i)
-		if j+1 < len(b) && b[j] == ':' && b[j+1] == ' ' && !beginsWithValue(b[j+2:]) {
-			return n, j + 2, true
+	switch c := s.sign(k); {
+	case number(k):
+		// But "12: 680.25, 680.25 avg loss" and "12: learn: 0.5" begin with the step.
+		v := s.at(k + 2)
+		value := v.clean && v.decimal && !v.percent || equalFold(s.word(k+2), "learn") && s.sign(k+3) == ':'
+		if s.sign(k+1) == ':' && !s.at(k+1).gap && v.gap && !value {
+			return rank, k + 2, true
 		}
-	case c == '[':
-		return bracketed(b, i+1)
-	case isLetter(c): // a pod's name, "mnist-worker-3 "
-		stop := bytes.IndexByte(b[i:min(len(b), i+64)], ' ')
-		if stop < 0 || !isDigit(b[i+stop-1]) {
+	case c == '[' && number(k+1) && s.sign(k+2) == ']': // "[3] ", "[3]:"
+		if s.at(k+3).gap && s.line[s.after(k+3)] == ' ' { // XGBoost has a tabulator behind the step
+			return rank, k + 3, true
+		}
+		if s.sign(k+3) == ':' {
+			return rank, k + 4, true
+		}
+	case c == '[' && s.sign(k+2) == ',' && number(k+3) && s.sign(k+4) == ']' && s.sign(k+5) == '<' && s.sign(k+8) == ':': // "[1,3]<stdout>:"
+		return rank, k + 9, false
+	case c == '[' && s.word(k+1) != nil: // "[rank3]:", "[rank 3]:"
+		word := s.word(k + 1)
+		name := bytes.TrimRight(word, "0123456789")
+		if k += 2; len(name) < len(word) {
+			n, _ := parseNumber(word, len(name))
+			rank = int64(min(n.value, maxRank))
+		} else if number(k) {
+			k++
+		} else {
 			break
 		}
-		words := b[i : i+stop]
-		at := bytes.LastIndexByte(words, '-')
-		if at < 0 || !isProcess(words[bytes.LastIndexByte(words[:at], '-')+1:at]) {
-			break
+		if rank < maxRank && isProcess(name) && s.sign(k) == ']' && s.sign(k+1) == ':' {
+			return rank, k + 2, false
 		}
-		if n, j := digits(b, i+at+1); j == i+stop {
-			return n, j, false
+	case s.sign(k+1) == '-' && !s.at(k+1).gap && s.word(k) != nil && s.at(k+3).gap: // a pod's name, "mnist-worker-3 "
+		if word := s.word(k); isProcess(word[bytes.LastIndexByte(word, '-')+1:]) && number(k+2) {
+			return rank, k + 3, false
 		}
-	case c == '(':
-		at := bytes.Index(b[i:min(len(b), i+64)], []byte(" pid="))
-		if at < 0 {
-			break
-		}
-		n, j := digits(b, i+at+5)
-		if r := bytes.Index(b[i:i+at], []byte(" rank=")); r >= 0 {
-			n, _ = digits(b, i+r+6)
-		}
-		if stop := bytes.IndexByte(b[j:min(len(b), j+64)], ')'); j > i+at+5 && stop >= 0 {
-			return n, j + stop + 1, false
-		}
-	}
-	return 0, 0, false
-}
-
-// bracketed reads the rest of "[3] ", "[rank3]:" or "[1,3]<stdout>:".
-func bracketed(b []byte, i int) (n int64, end int, bare bool) {
-	from := i
-	for i < len(b) && i < from+maxWordLabel && isLetter(b[i]) {
-		i++
-	}
-	word := b[from:i]
-	if len(word) > 0 && i < len(b) && b[i] == ' ' {
-		i++
-	}
-	n, j := digits(b, i)
-	if j == i || j+1 >= len(b) {
-		return 0, 0, false
-	}
-	switch {
-	case len(word) > 0:
-		if string(b[j:j+2]) == "]:" && isProcess(word) {
-			return n, j + 2, false
-		}
-	case string(b[j:j+2]) == "] ":
-		return n, j + 2, true
-	case string(b[j:j+2]) == "]:":
-		return n, j + 2, true
-	case b[j] == ',':
-		n, k := digits(b, j+1)
-		if stop := bytes.Index(b[k:min(len(b), k+12)], []byte(">:")); k > j+1 && stop > 0 && string(b[k:k+2]) == "]<" {
-			return n, k + stop + 2, false
+	case c == '(': // "(trainer pid=77, ip=10.0.0.1) "
+		found := int64(-1)
+		for i := k + 1; i < k+maxUnit*2 && !s.ends(i); i++ {
+			name := s.word(i)
+			switch {
+			case s.sign(i) == ')':
+				if found < 0 {
+					return 0, 0, false
+				}
+				return found, i + 1, false
+			case s.sign(i+1) == '=' && number(i+2) && (equalFold(name, "rank") || equalFold(name, "pid") && found < 0):
+				found = rank
+			}
 		}
 	}
 	return 0, 0, false
@@ -221,31 +205,4 @@ func isProcess(w []byte) bool {
 		}
 	}
 	return false
-}
-
-// beginsWithValue reports whether a value stands directly behind a number, which is the
-// step then: Darknet's "12: 680.25, 680.25 avg loss", CatBoost's "12: learn: 0.5".
-func beginsWithValue(b []byte) bool {
-	b = bytes.TrimLeft(b, " ")
-	if hasFold(b, "learn:") {
-		return true
-	}
-	if len(b) == 0 || !isDigit(b[0]) {
-		return false
-	}
-	n, ok := parseNumber(b, 0)
-	return ok && n.decimal && ends(b, n.end) && (n.end == len(b) || b[n.end] != '%')
-}
-
-// digits reads a whole number below maxRank.
-func digits(b []byte, i int) (n int64, end int) {
-	from := i
-	for i < len(b) && i < from+9 && isDigit(b[i]) {
-		n = n*10 + int64(b[i]-'0')
-		i++
-	}
-	if n >= maxRank {
-		return 0, from
-	}
-	return n, i
 }

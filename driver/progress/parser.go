@@ -167,7 +167,7 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 		return p.parsePattern(line)
 	}
 	index := p.labels.Index
-	line, rank, open := p.labels.cut(line)
+	line, rank, open := p.labels.cut(&p.scan, line)
 	if index && !p.labels.Index { // the steps were ranks
 		p.steps.forgetSteps()
 	}

@@ -26,6 +26,7 @@ func (s shape) String() string {
 const (
 	maxCandidates = 16      // metrics per line
 	maxStep       = 1 << 53 // largest exact integer
+	maxRate       = 64      // bytes behind a bar that hold its speed
 	maxUnit       = 8       // tokens between a name and its value, in brackets
 )
 
@@ -620,8 +621,7 @@ func (p *Parser) nameFirst(i, k int, w *words) {
 		return
 	}
 	if i--; s.sign(i) == ')' {
-		for i > 0 && s.sign(i) != '(' {
-			i--
+		for end := i; i > end-maxUnit && s.sign(i) != '('; i-- {
 		}
 		i--
 	}
@@ -756,24 +756,29 @@ func (p *Parser) percentage(i int) int {
 	switch {
 	case ok && s.sign(next) == '[' && open != '(' && s.tokens[next].from > 0:
 		f.whole = hasFold(bytes.TrimLeft(s.line, " "), "step") // Steps: 10%|█ | 10/100
-		from := s.tokens[next].from
-		tail := s.line[from:min(len(s.line), int(from)+64)]
-		f.units = bytes.Contains(tail, []byte("it/s")) || bytes.Contains(tail, []byte("s/it"))
-		f.foreign = !f.units && (bytes.Contains(tail, []byte("B/s")) || bytes.Contains(tail, []byte("examples/s")))
 		f.shape, f.n, f.of, f.named, f.barAt = shapeBar, n.value, total, i > 0, int(t.from)
+		f.units = f.rate(s.line[s.at(next).from:])
 		return next + 1
 	case ok && open == '(' && n.value <= total && s.sign(next) == ')' && s.at(next+1).kind == tokenBar: // " 30% (240 of 800) |######   |"
 		f.shape, f.n, f.of, f.named, f.units, f.barAt = shapeBar, n.value, total, i > 0, true, int(t.from)
 		return next + 2
 	case behind && t.value <= 100:
 		f.shape, f.percent, f.barAt, f.named = shapeBar, t.value, int(t.from), true
-		f.foreign = bytes.Contains(s.line[t.to:], []byte("B/s"))
+		f.rate(s.line[t.to:])
 		if ok && n.value <= total && !n.decimal {
 			f.n, f.of, f.units = n.value, total, true
 			return next
 		}
 	}
 	return i + 1
+}
+
+// rate reads the speed behind a bar, and reports whether it is one of iterations.
+func (f *findings) rate(tail []byte) bool {
+	tail = tail[:min(len(tail), maxRate)]
+	units := bytes.Contains(tail, []byte("it/s")) || bytes.Contains(tail, []byte("s/it"))
+	f.foreign = !units && (bytes.Contains(tail, []byte("B/s")) || bytes.Contains(tail, []byte("examples/s")))
+	return units
 }
 
 // position reads the fraction at token i if it is a position: Keras' at the start of the
@@ -803,7 +808,7 @@ func (p *Parser) position(i int) int {
 	if s.behindBar(i) || s.line[t.to-1] == 't' {
 		f.shape, f.n, f.of = shapeBar, t.value, of
 		f.named, f.units, f.barAt = true, true, int(t.from)
-		f.foreign = bytes.Contains(s.line[s.tokens[k-1].to:], []byte("B/s"))
+		f.rate(s.line[s.after(k):])
 		return k
 	}
 	c := s.sign(k)
