@@ -21,20 +21,30 @@
 // falls, stays the same, or stands before another step, and the step if it rises for
 // long or evenly. Until then the step is unknown.
 //
+// # Grammar
+//
+// A line is cut into tokens: words, numbers, drawn bars and signs (tokens.go). Rules over
+// tokens find candidates: values of metrics, steps, epochs, positions and totals
+// (scan.go; dict.go and table.go for other layouts). Which candidate is the metric
+// follows from its name and its course (goal.go, parser.go), which number is the step
+// from its course over the lines (steps.go).
+//
 // # Metric
 //
 // Without a configured name the parser prefers, in this order: a training loss, one of
 // its terms (box_loss), a validation loss, another falling measure (perplexity, wer,
 // rmse), a rising training measure (accuracy, reward), a rising validation measure;
 // last best_…, which is flat between improvements, and losses of reinforcement
-// learning, which follow no goal, start at 0, are negative or do not fall. The training loss is printed most often, and growth
-// needs many points. The parser keeps one metric in one kind of line. It changes only
+// learning, which follow no goal, start at 0, are negative or do not fall. The training
+// loss is printed most often, and growth needs many points. The parser keeps one metric in one kind of line. It changes only
 // to a better one that recurs, or if the current one is missing from many lines that
 // have another. Report.Metric names it, so that consumers never mix curves.
 //
-// Names stand before values ("val loss: 0.5", "loss val 0.5"), above them in a table
-// with a column of steps or epochs, or next to them in a box, which is reported when
-// closed, or next to it in a dict ({"name": "loss", "value": 0.5}). A value after "best" is a running optimum and no report.
+// Names stand before values ("val loss: 0.5", "loss val 0.5"), behind them in a list
+// ("10.5 loss, 0.1 LR"), above them in a table with a column of steps or epochs, or next
+// to them in a box, which is reported when closed, or in a dict ({"name": "loss",
+// "value": 0.5}). A table of trials is reported when it ends with one trial alone. A
+// value after "best" is a running optimum and no report.
 //
 // # Steps
 //
@@ -43,8 +53,9 @@
 // epochs·batches; epochs count from 1 unless an epoch 0 was seen. A full bar that
 // restarts continues the count. An epoch alone is the step. Hugging Face's lines have
 // no step; it is taken from the progress bar between them. A line such as
-// "[step=10/600]" or "──── Step 10 ────" sets the step of the lines below. A step that
-// decreases means that the trainer was restarted, or that another training follows (the
+// "[step=10/600]" or "──── Step 10 ────" sets the step of the lines below; so does any
+// line with a step alone, if each report has a new one before it. A bar is the total of
+// printed steps if its position was the step twice. A step that decreases means that the trainer was restarted, or that another training follows (the
 // next fold, a first epoch after a full last one): of those, totals and steps are
 // unknown. A step and its total always count the same; without the number of epochs,
 // the length of one is no total.

@@ -57,6 +57,7 @@ type findings struct {
 	share, tick   float64 // per cent done next to a step, "(35.0%)", and their last digit's unit
 	percent       float64 // per cent done
 	episode       float64 // of reinforcement learning
+	episodes      float64 // how many there will be
 	message       []byte  // text within a dict, as structured logs have it
 	record        []byte  // name of a dict with a name and a value, such as {"name": "loss", "value": 3.1}
 	recorded      token   // its value, if any
@@ -77,7 +78,7 @@ func (f *findings) reset() {
 	f.shape, f.ncands = shapePlain, 0
 	f.index, f.whole, f.place, f.heldOut, f.named, f.units, f.summary, f.notNumber = false, false, false, false, false, false, false, false
 	f.step, f.stepOf, f.total, f.epoch, f.epochs, f.n, f.of = unset, unset, unset, unset, unset, unset, unset
-	f.plainTotal, f.lr, f.share, f.percent, f.episode = unset, unset, unset, unset, unset
+	f.plainTotal, f.lr, f.share, f.percent, f.episode, f.episodes = unset, unset, unset, unset, unset, unset
 	f.message, f.record, f.recorded = nil, nil, token{}
 	f.barAt, f.foreign, f.fold = 0, false, false
 }
@@ -92,7 +93,7 @@ func (f *findings) substitute() {
 	case isSet(f.percent):
 		f.n, f.of, f.whole = f.percent, 100, true
 	case isSet(f.episode):
-		f.n, f.whole = f.episode, true
+		f.n, f.of, f.whole = f.episode, f.episodes, true
 	}
 }
 
@@ -575,7 +576,7 @@ func (p *Parser) count(kind counter, n token, k int) int {
 		}
 	case countEpisode:
 		if whole {
-			f.episode = n.value
+			f.episode, f.episodes = n.value, of
 		}
 	case countPlainTotal:
 		f.plainTotal = n.value

@@ -37,6 +37,7 @@ type steps struct {
 	Lost    bool    `json:"lost,omitempty"`     // and so are steps, after the first
 	Near1   float64 `json:"near1,omitempty"`    // step in a line of its own since the last report, plus 1
 	NearE   bool    `json:"near_e,omitempty"`   // it is an epoch
+	NearOf  float64 `json:"near_of,omitempty"`  // its total
 	Lent1   float64 `json:"lent1,omitempty"`    // the one before the last report, plus 1
 	Fresh   int     `json:"fresh,omitempty"`    // reports in a row with a higher one before each
 	SideN   float64 `json:"side_n,omitempty"`   // position of the last bar without a metric
@@ -90,14 +91,16 @@ func (s *steps) header(f *findings) {
 
 // near notes a step or epoch in a line without a metric.
 func (s *steps) near(f *findings) {
-	was := s.NearE
-	s.NearE = !isSet(f.step)
-	if s.Near1 = f.step + 1; s.NearE {
-		s.Near1 = f.epoch + 1
-		s.sawEpochs(f)
+	n, of, epoch := f.step, f.stepOf, !isSet(f.step)
+	if epoch {
+		n, of = f.epoch, f.epochs
 	}
-	if s.NearE != was {
+	if epoch != s.NearE {
 		s.Lent1 = 0
+	}
+	s.Near1, s.NearE, s.NearOf = n+1, epoch, 0
+	if isSet(of) {
+		s.NearOf = of
 	}
 }
 
@@ -109,8 +112,12 @@ func (s *steps) lend(f *findings) {
 		return
 	}
 	if s.Fresh++; s.Fresh >= minFresh {
-		if f.step = s.Near1 - 1; s.NearE {
-			f.step, f.epoch = unset, s.Near1-1
+		n, of := &f.step, &f.stepOf
+		if s.NearE {
+			n, of = &f.epoch, &f.epochs
+		}
+		if *n = s.Near1 - 1; s.NearOf > 0 {
+			*of = s.NearOf
 		}
 	}
 	s.Lent1, s.Near1 = s.Near1, 0
@@ -170,7 +177,7 @@ func (s *steps) bar(f *findings) {
 
 func (s *steps) valid() bool {
 	for _, v := range []float64{s.Epoch1, s.Epochs, s.Of, s.Total, s.Last1, s.Gap, s.LastE1, s.Base, s.Out1, s.OutOf,
-		s.BarN, s.BarOf, s.BarBase, s.OtherOf, s.OtherN, s.DoneOf, s.Per, s.InE1, s.From1, s.Near1, s.Lent1, s.SideN, s.SideOf, s.AgreedN} {
+		s.BarN, s.BarOf, s.BarBase, s.OtherOf, s.OtherN, s.DoneOf, s.Per, s.InE1, s.From1, s.Near1, s.NearOf, s.Lent1, s.SideN, s.SideOf, s.AgreedN} {
 		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
 			return false
 		}

@@ -58,6 +58,15 @@ func TestParse_rounds(t *testing.T) {
 			[]string{"warmup 10/100", "warmup 20/100"}},
 		{"a pod before the line", []string{"mnist-worker-0 step 1 loss 0.5", "mnist-worker-1 step 1 loss 0.6", "mnist-worker-0 step 2 loss 0.4"},
 			[]string{"loss=0.5 1/NaN", "loss=0.4 2/NaN"}},
+		{"steps in lines of their own", []string{"Iteration: 100, 0.2 s", "loss: 0.5", "Iteration: 200, 0.2 s", "loss: 0.4", "loss: 0.3", "Iteration: 300, 0.2 s", "loss: 0.2", "Iteration: 400, 0.2 s", "loss: 0.1"},
+			[]string{"loss=0.5 NaN/NaN", "loss=0.4 200/NaN", "loss=0.3 200/NaN", "loss=0.2 200/NaN", "loss=0.1 400/NaN"}},
+		{"epochs in lines of their own", []string{"fps 5 epoch: 1/9 frames: 7", "loss: 0.5", "fps 5 epoch: 2/9 frames: 8", "loss: 0.4"}, []string{"loss=0.5 NaN/NaN", "loss=0.4 2/9"}},
+		{"checkpoints between some of the lines", []string{"Saved at step 500", "loss: 0.5", "loss: 0.4", "Saved at step 1000", "loss: 0.3", "loss: 0.2", "Saved at step 1500", "loss: 0.1"},
+			[]string{"loss=0.5 NaN/NaN", "loss=0.4 NaN/NaN", "loss=0.3 NaN/NaN", "loss=0.2 NaN/NaN", "loss=0.1 NaN/NaN"}},
+		{"a bar that has the steps", []string{"all:  10%|#    | 100/1000 [00:01<00:09, 9.5step/s]", "step 100: loss 0.5", "all:  20%|##   | 200/1000 [00:01<00:09, 9.5step/s]", "step 200: loss 0.4"},
+			[]string{"all 100/1000", "loss=0.5 100/NaN", "all 200/1000", "loss=0.4 200/1000"}},
+		{"a bar that has other steps", []string{"all:  10%|#    | 100/1000 [00:01<00:09, 9.5step/s]", "step 100: loss 0.5", "all:  20%|##   | 200/1000 [00:01<00:09, 9.5step/s]", "step 400: loss 0.4"},
+			[]string{"all 100/1000", "loss=0.5 100/NaN", "all 200/1000", "loss=0.4 400/NaN"}},
 		{"a setting in prose", []string{"cosine, warmup 500 steps, step 10/90 decay 0.1"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
