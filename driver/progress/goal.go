@@ -265,7 +265,7 @@ func (n *nameWords) vocabulary(i int) (word, bool) {
 // aimless reports whether a loss follows no goal, as in reinforcement learning, where
 // the reward does.
 func aimless(w []byte) bool {
-	switch string(w) {
+	switch string(bytes.TrimRight(w, "0123456789")) {
 	case "policy", "actor", "critic", "value", "function", "surrogate", "entropy", "pg", "pi", "vf", "kl", "qf", "q", "v":
 		return true
 	}
@@ -276,11 +276,13 @@ func aimless(w []byte) bool {
 func isReward(name []byte) bool {
 	var n nameWords
 	n.split(name)
-	for i := range n.n {
-		switch string(n.word(i)) {
-		case "reward", "rewards", "return", "returns", "rew", "rewmean", "eprew", "eprewmean", "epret":
-			return true
-		}
+	last := n.n - 1
+	for last > 0 && qualifies(n.word(last)) != 0 {
+		last--
+	}
+	switch string(n.word(max(last, 0))) {
+	case "reward", "rewards", "return", "returns", "rew", "rewmean", "eprew", "eprewmean", "epret", "r":
+		return true
 	}
 	return false
 }
@@ -290,7 +292,7 @@ func setting(w []byte) bool {
 	switch string(w) {
 	case "scale", "scaler", "scaling", "weight", "weights", "fn", "func", "function", "type", "name", "coef", "coeff",
 		"factor", "ratio", "mask", "alpha", "beta", "gamma", "margin", "reduction", "threshold", "time", "every",
-		"interval", "window", "diff", "delta", "change", "improvement", "is", "count", "of":
+		"interval", "window", "diff", "delta", "change", "improvement", "is", "count", "of", "max", "min", "std":
 		return true
 	}
 	return false
@@ -300,7 +302,7 @@ func setting(w []byte) bool {
 func needsDecimal(w []byte) bool {
 	switch string(w) {
 	case "error", "err", "cost", "map", "map50", "ap", "precision", "recall", "top1", "top5", "prec",
-		"prec1", "prec5", "rewards", "l1", "l2", "kl", "ap50", "r2":
+		"prec1", "prec5", "rew", "rewards", "l1", "l2", "kl", "ap50", "r2":
 		return true
 	}
 	return false

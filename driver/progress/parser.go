@@ -5,7 +5,6 @@ package progress
 
 import (
 	"bytes"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -41,7 +40,6 @@ const (
 	changeYoung   = 4   // the same, while the current one has fewer than young reports
 	downgrade     = 400 // lines without the current metric, for a worse one
 	maxHysteresis = 6   // each change doubles the last two, this many times
-	flatAfter     = 20  // reports after which a loss next to a reward must be below its first value
 )
 
 // series is one metric in one shape of line.
@@ -324,6 +322,7 @@ func (p *Parser) noteContext(line []byte) {
 	case f.ncands > 0 || f.shape != shapePlain || f.heldOut:
 	case f.place, isSet(f.step) && p.scan.framed():
 		p.steps.next(f) // the step of the lines below: "[step=10/600]"
+		p.steps.Near1 = 0
 	case isSet(f.epoch) && !isSet(f.step) && (len(line) <= 80 && isEpochHeader(line) || p.scan.framed()):
 		p.steps.header(f)
 	case isSet(f.step) || isSet(f.epoch):
@@ -449,26 +448,22 @@ func (p *Parser) choose() *candidate {
 	return nil
 }
 
-// demote ranks a loss last if it stands next to a reward and does not do what a loss
-// does: in reinforcement learning it may start at 0, be negative, or not fall, while the
-// reward is what the training is for. Other falling measures there, such as a KL
-// divergence, are last in any case.
+// demote ranks losses last if the training is for a reward: in reinforcement learning a
+// loss need not fall.
 func (p *Parser) demote() {
 	f := &p.found
-	if p.metric != "" || !slices.ContainsFunc(f.cands[:f.ncands], func(c candidate) bool { return c.rank == rankRising && isReward(c.name) }) {
+	rewarded := func(c candidate) bool { return c.rank == rankRising && isReward(c.name) }
+	if slices.ContainsFunc(f.cands[:f.ncands], func(c candidate) bool { return hasWord(c.name, "acc") && !isReward(c.name) }) {
+		return // a reward model is trained
+	}
+	if p.metric != "" || !slices.ContainsFunc(f.cands[:f.ncands], rewarded) && (p.current == nil || !isReward([]byte(p.current.key))) {
 		return
 	}
 	for i := range f.cands[:f.ncands] {
-		c := &f.cands[i]
-		if c.rank > rankFalling {
-			continue
-		}
-		s := p.intern(c, f.shape)
-		if s == nil {
-			continue
-		}
-		if c.rank == rankFalling || c.value < 0 || s.first == 0 && s.count == 0 || s.count >= flatAfter && c.value >= s.first {
-			s.rank = rankPoor
+		if c := &f.cands[i]; c.rank <= rankFalling {
+			if s := p.intern(c, f.shape); s != nil {
+				s.rank = rankPoor
+			}
 		}
 	}
 }
@@ -495,6 +490,9 @@ func (p *Parser) intern(c *candidate, shape shape) *series {
 	}
 	s := &series{key: string(c.name), shape: shape, rank: c.rank, first: c.value}
 	s.name = s.key
+	if s.rank == rankPartLoss && s.first == 0 {
+		s.rank = rankPoor // it cannot fall
+	}
 	if len(c.prefix) > 0 {
 		s.name = string(c.prefix) + " " + s.key
 	}
@@ -610,25 +608,21 @@ func (p *Parser) parsePattern(line []byte) (Report, bool) {
 
 // State lets another parser continue. It is small and encodes as JSON.
 type State struct {
-	Metric string  `json:"metric,omitempty"`
-	Key    string  `json:"key,omitempty"`
-	Shape  uint8   `json:"shape,omitempty"`
-	Rank   int8    `json:"rank,omitempty"`
-	Count  int64   `json:"count,omitempty"`
-	First  float64 `json:"first,omitempty"`  // its first value, next to a reward
-	Header string  `json:"header,omitempty"` // of a table whose rows may follow
-	Box    string  `json:"box,omitempty"`    // content of an open box
-	Steps  steps   `json:"steps"`
-	Bars   bars    `json:"bars,omitzero"`
-	Labels labels  `json:"labels,omitzero"`
+	Metric string `json:"metric,omitempty"`
+	Key    string `json:"key,omitempty"`
+	Shape  uint8  `json:"shape,omitempty"`
+	Rank   int8   `json:"rank,omitempty"`
+	Count  int64  `json:"count,omitempty"`
+	Header string `json:"header,omitempty"` // of a table whose rows may follow
+	Box    string `json:"box,omitempty"`    // content of an open box
+	Steps  steps  `json:"steps"`
+	Bars   bars   `json:"bars,omitzero"`
+	Labels labels `json:"labels,omitzero"`
 }
 
 func (p *Parser) State() State {
 	st := State{Metric: p.last, Steps: p.steps, Labels: p.labels, Bars: p.bars, Header: string(p.table.header), Box: string(p.box)}
 	if p.current != nil {
-		if first := p.current.first; !math.IsNaN(first) && !math.IsInf(first, 0) {
-			st.First = first
-		}
 		st.Metric, st.Key, st.Shape, st.Rank, st.Count = p.current.name, p.current.key, uint8(p.current.shape), int8(p.current.rank), p.current.count
 	}
 	return st
@@ -650,7 +644,7 @@ func (p *Parser) SetState(st State) {
 	if !hasMetric {
 		return
 	}
-	s := &series{name: st.Metric, key: st.Key, shape: shape(st.Shape), rank: rank(st.Rank), count: st.Count, first: st.First}
+	s := &series{name: st.Metric, key: st.Key, shape: shape(st.Shape), rank: rank(st.Rank), count: st.Count}
 	p.series = []*series{s}
 	p.current, p.last = s, s.name
 }

@@ -67,6 +67,7 @@ type findings struct {
 	fold          bool    // one of several trainings
 	whole         bool    // the step precedes the epoch, so it counts across epochs
 	place         bool    // a step or batch had a total
+	weak          bool    // n is between brackets: a batch that is named is better
 	heldOut       bool    // the line concerns held-out data
 	named         bool    // a bar after a word: its count need not be the training's
 	units         bool    // a bar that counts iterations, not bytes or examples
@@ -80,7 +81,7 @@ func (f *findings) reset() {
 	f.step, f.stepOf, f.total, f.epoch, f.epochs, f.n, f.of = unset, unset, unset, unset, unset, unset, unset
 	f.plainTotal, f.lr, f.share, f.percent, f.episode, f.episodes = unset, unset, unset, unset, unset, unset
 	f.message, f.record, f.recorded = nil, nil, token{}
-	f.barAt, f.foreign, f.fold = 0, false, false
+	f.barAt, f.foreign, f.fold, f.weak = 0, false, false, false
 }
 
 // positioned reports whether the line says where the training is.
@@ -566,8 +567,8 @@ func (p *Parser) count(kind counter, n token, k int) int {
 			f.whole = true
 		}
 	case countBatch:
-		if !isSet(f.n) && whole {
-			f.n, f.of = n.value, of
+		if (!isSet(f.n) || f.weak) && whole {
+			f.n, f.of, f.weak = n.value, of, false
 			f.place = isSet(of)
 		}
 	case countPercent:
@@ -594,10 +595,12 @@ func (p *Parser) count(kind counter, n token, k int) int {
 		if isSet(of) {
 			f.epochs = of
 		}
-		if s.sign(k) == ':' && s.integer(k+1) && !isSet(f.n) { // fairseq: "epoch 001: 100 / 1000 loss=…"
-			if v, next, ok := s.fraction(k + 2); ok && v > 0 && s.tokens[k+1].value <= v && s.at(next).gap {
-				f.n, f.of, k = s.tokens[k+1].value, v, next
-			}
+		at := k // "epoch 001: 100 / 1000 loss=…", "Epoch 1, 100/1000; ", "epoch 001  100 / 1000 "
+		if c := s.sign(at); c == ':' || c == ',' {
+			at++
+		}
+		if v, next, ok := s.fraction(at + 1); s.integer(at) && !isSet(f.n) && ok && v > 0 && s.at(at).value <= v && (s.at(next).gap || s.sign(next) == ';') {
+			f.n, f.of, k = s.at(at).value, v, next
 		}
 	}
 	return k
@@ -806,7 +809,7 @@ func (p *Parser) position(i int) int {
 		f.n, f.of = t.value, of
 		return k
 	}
-	if s.behindBar(i) || s.line[t.to-1] == 't' {
+	if s.behindBar(i) || s.line[t.to-1] == 't' || s.at(0).kind == tokenBar && s.ends(k) {
 		f.shape, f.n, f.of = shapeBar, t.value, of
 		f.named, f.units, f.barAt = true, true, int(t.from)
 		f.rate(s.line[s.after(k):])
@@ -818,7 +821,7 @@ func (p *Parser) position(i int) int {
 		if c != ']' && c != '(' && (open != '(' || c != ')') {
 			return i + 1
 		}
-		f.n, f.of = t.value, of
+		f.n, f.of, f.weak = t.value, of, true
 		if c == ']' && s.sign(k+1) == '[' && !s.tokens[k+1].gap && !isSet(f.epoch) && s.integer(k+2) { // [1/300][50/1251]
 			if v, next, ok := s.fraction(k + 3); ok && v > 0 && s.tokens[k+2].value <= v+1 {
 				f.epoch, f.epochs, f.n, f.of = t.value, of, s.tokens[k+2].value, v

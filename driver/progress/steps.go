@@ -42,6 +42,7 @@ type steps struct {
 	Fresh   int     `json:"fresh,omitempty"`    // reports in a row with a higher one before each
 	SideN   float64 `json:"side_n,omitempty"`   // position of the last bar without a metric
 	SideOf  float64 `json:"side_of,omitempty"`  // its length
+	Passed  bool    `json:"passed,omitempty"`   // another bar came since the last position
 	Agreed  int     `json:"agreed,omitempty"`   // printed steps that were its position
 	AgreedN float64 `json:"agreed_n,omitempty"` // the last one
 }
@@ -153,6 +154,7 @@ func (s *steps) bar(f *findings) {
 			s.Agreed, s.AgreedN = 0, 0
 		}
 		s.SideN, s.SideOf = f.n, f.of
+		s.Passed = s.Passed || f.of != s.Of
 	}
 	if f.named || !f.units && f.n > 0 || !isSet(f.of) {
 		return
@@ -355,7 +357,7 @@ func (s *steps) compose(n, of float64, position bool, f shape) (step, total floa
 		if s.Last1 > 0 && n > s.Last1-1 {
 			s.Gap = n - (s.Last1 - 1)
 		}
-		s.Last1, s.LastE1 = n+1, s.Epoch1
+		s.Last1, s.LastE1, s.Passed = n+1, s.Epoch1, false
 		if isSet(of) {
 			s.Of = of
 		}
@@ -393,6 +395,9 @@ func (s *steps) compose(n, of float64, position bool, f shape) (step, total floa
 		if s.Same++; s.Same > 1 {
 			s.Per, s.Base = n, float64(s.Same)*n // every epoch's last step
 		}
+	case sameOf && n == of && last == of && s.Passed:
+		s.Per = of
+		s.Base += of // the next round is reported once it is full
 	case s.Last1 == 0 || n >= last:
 	case nextEpoch:
 		s.Per = last

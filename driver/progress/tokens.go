@@ -261,9 +261,9 @@ func (s *scan) bar(i int) int {
 	from, drawing := i+1, false
 	for i = from; i < len(b) && i < from+maxBar && b[i] != closing; i++ {
 		switch c := b[i]; {
-		case c == '#' || c == '=' || c == '-' || c == 0xE2 || c&0xC0 == 0x80: // or a block, ━ and similar
+		case c == '#' || c == '=' || c == '-' || c == '>' || c == 0xE2 || c&0xC0 == 0x80: // or a block, ━ and similar
 			drawing = true
-		case c != ' ' && c != '>' && c != '.':
+		case c != ' ' && c != '.':
 			return 0
 		}
 	}
