@@ -68,7 +68,7 @@ func (p *Parser) stepReport(line []byte) (r Report, ok bool) {
 	case isSet(f.step) && (f.place && isSet(f.stepOf) || f.share > 0):
 		n, of = f.step, f.stepOf
 	case (f.place || isSet(f.percent)) && isSet(of):
-	case isSet(f.epoch) && !isSet(f.step) && isEpochHeader(line):
+	case isSet(f.epoch) && !isSet(f.step) && p.scan.isEpochHeader():
 		b.Steps.header(f)
 		n, of = f.epoch-b.Steps.first(), b.Steps.Epochs // it begins now
 		if of == 0 || n < 0 || n > of || b.Steps.Again || !b.follow([]byte("epoch"), n, of, barEpochs) {

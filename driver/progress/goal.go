@@ -139,7 +139,7 @@ func (n *nameWords) split(name []byte) {
 	n.n = 0
 	end, in := 0, false
 	var previous byte
-	for _, c := range name {
+	for i, c := range name {
 		if end >= len(n.buf)-1 {
 			break
 		}
@@ -148,7 +148,7 @@ func (n *nameWords) split(name []byte) {
 			previous = 0
 			continue
 		}
-		if in && c-'A' < 26 && previous-'a' < 26 && end-int(n.from[n.n-1]) > 2 { // valLoss, but not mAP or IoU
+		if in && c-'A' < 26 && previous-'a' < 26 && end-int(n.from[n.n-1]) > 2 && i+1 < len(name) { // valLoss, but not mAP or mIoU
 			in = false
 		}
 		if !in {

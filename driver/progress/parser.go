@@ -314,6 +314,9 @@ func (p *Parser) accepts(f *findings) bool {
 // a step that may be that of the lines below.
 func (p *Parser) noteContext(line []byte) {
 	f := &p.found
+	if isSet(f.step) || isSet(f.epoch) {
+		p.scan.start(line, 0)
+	}
 	switch {
 	case f.shape == shapeBar:
 		if f.ncands == 0 {
@@ -323,7 +326,7 @@ func (p *Parser) noteContext(line []byte) {
 	case f.place, isSet(f.step) && p.scan.framed():
 		p.steps.next(f) // the step of the lines below: "[step=10/600]"
 		p.steps.Near1 = 0
-	case isSet(f.epoch) && !isSet(f.step) && (len(line) <= 80 && isEpochHeader(line) || p.scan.framed()):
+	case isSet(f.epoch) && !isSet(f.step) && (len(line) <= 80 && p.scan.isEpochHeader() || p.scan.framed()):
 		p.steps.header(f)
 	case isSet(f.step) || isSet(f.epoch):
 		p.steps.near(f)
@@ -338,17 +341,32 @@ func (p *Parser) noteContext(line []byte) {
 }
 
 // isEpochHeader reports whether a line begins with the word Epoch or "Starting epoch",
-// possibly after a rule or a time stamp without letters, or ends in "Epoch 1/10".
-func isEpochHeader(line []byte) bool {
-	if at := bytes.LastIndexByte(line, ' '); at >= 5 && hasFold(line[at-5:], "epoch") && bytes.IndexByte(line[at:], '/') > 0 {
+// possibly after a rule or a time stamp without letters, or ends in "Epoch 1/10" or
+// "training epoch: 1".
+func (s *scan) isEpochHeader() bool {
+	i := s.last()
+	if s.sign(i-1) == '/' && equalFold(s.word(i-3), "epoch") {
 		return true
 	}
-	for i := 0; i < len(line); i++ {
-		if isLetter(line[i]) {
-			return hasFold(line[i:], "epoch") || hasFold(line[i:], "starting epoch")
+	if i--; s.sign(i) == ':' {
+		i--
+	}
+	if equalFold(s.word(i), "epoch") && hasWord(s.word(i-1), "train", "start", "begin", "into") {
+		return true
+	}
+	for i = 0; !s.ends(i); i++ {
+		if w := s.word(i); w != nil {
+			return hasFold(w, "epoch") || equalFold(w, "starting") && equalFold(s.word(i+1), "epoch")
 		}
 	}
 	return false
+}
+
+// last returns the index of the last token.
+func (s *scan) last() int {
+	for s.lex() {
+	}
+	return len(s.tokens) - 1
 }
 
 // framed reports whether the line ends in a step or epoch within a rule or brackets, such
@@ -358,9 +376,7 @@ func (s *scan) framed() bool {
 		t := s.at(i)
 		return t.kind == tokenBar || t.kind == tokenSign && bytes.IndexByte([]byte("-=*#~[]\x80"), t.sign) >= 0
 	}
-	for i := 0; !s.ends(i); i++ {
-	}
-	i := len(s.tokens) - 1
+	i := s.last()
 	for ; frame(i); i-- {
 	}
 	if i == len(s.tokens)-1 || !s.integer(i) || counts(s.word(i-1)) == countNothing {

@@ -152,7 +152,7 @@ func counts(name []byte) counter {
 		"current_iter", "current_iteration", "cur_iter", "steps_completed", "kimg":
 		return countStep
 	case "global_step", "globalstep", "train/global_step", "trainer/global_step", "num_updates", "num_update",
-		"nupdates", "total_train_updates", "total_timesteps", "num_timesteps", "env_step", "env_steps":
+		"nupdates", "total_train_updates", "total_timesteps", "num_timesteps", "env_step", "env_steps", "t_env":
 		return countGlobal
 	case "batch", "batch_idx", "minibatch", "batch_id", "batches", "mb":
 		return countBatch
@@ -333,7 +333,7 @@ func (s *scan) valueOf(i int) (at int, strong, list bool) {
 		}
 		for ; !s.at(k).gap && (s.sign(k) == '>' || s.sign(k) == ':'); k++ { // =>, :::
 		}
-	} else if k == i+1 && !s.at(k).gap && c != '[' && s.at(k).kind != tokenNumber {
+	} else if k == i+1 && !s.at(k).gap && c != '[' && c != '(' && s.at(k).kind != tokenNumber {
 		return 0, false, false
 	}
 	switch c := s.sign(k); {
@@ -343,6 +343,8 @@ func (s *scan) valueOf(i int) (at int, strong, list bool) {
 		}
 		return k, strong, true
 	case c == '#': // Epoch #1
+		k++
+	case c == '(' && !s.tokens[k].gap && s.integer(k+1) && s.sign(k+2) == '/' && counts(s.word(i)) != countNothing: // Batch(1/100)
 		k++
 	case !strong && c == '-' && s.tokens[k].gap && s.at(k+1).gap: // dice_loss - 0.33
 		k++
@@ -404,7 +406,7 @@ func (p *Parser) pair(i int, w *words, take bool) int {
 	case kind == countEpoch && n.percent: // StarSpace: "Epoch: 10.0%"
 		return p.count(countPercent, n, next)
 	case kind == countPlainTotal && (before != nil || !strong): // memory total: 16384
-	case (strong || list || !n.decimal || equalFold(name, "kimg")) && n.value >= 0 && n.value < maxStep && w.best == nil:
+	case (strong || list || !n.decimal || n.value == math.Trunc(n.value) && (kind == countEpoch || equalFold(name, "kimg"))) && n.value >= 0 && n.value < maxStep && w.best == nil:
 		if take && !strong {
 			p.nameFirst(i, next, w)
 		}
@@ -477,8 +479,13 @@ func (p *Parser) pair(i int, w *words, take bool) int {
 	if c, wanted := p.candidate(name, qualified, w, n.decimal); wanted {
 		c.value = value
 		f.add(c)
-	} else if p.explain && c.rank == rankNone {
-		p.noteName(qualified)
+	} else {
+		if p.explain && c.rank == rankNone {
+			p.noteName(qualified)
+		}
+		if !strong { // "train 0.53 loss": the number may be another name's
+			return i + 1
+		}
 	}
 	return next
 }
@@ -574,6 +581,8 @@ func (p *Parser) count(kind counter, n token, k int) int {
 	case countPercent:
 		if n.percent && n.value <= 100 {
 			f.percent = n.value
+		} else if isSet(of) && !isSet(f.n) {
+			f.n, f.of, f.place = n.value, of, true
 		}
 	case countEpisode:
 		if whole {
@@ -620,7 +629,7 @@ func (p *Parser) nameFirst(i, k int, w *words) {
 		i -= 2
 	}
 	switch i--; string(s.word(i)) {
-	case "at", "after", "in", "for":
+	case "at", "after", "in", "for", "on":
 	default:
 		return
 	}
@@ -676,7 +685,8 @@ func (p *Parser) scanNumber(i int, take bool) int {
 		if percent, tick := s.share(i + 1); isSet(percent) {
 			f.step, f.share, f.tick = t.value, percent, tick
 		}
-	case follows == ',' && s.sign(i-1) == ']' && s.word(i+2) != nil && s.sign(i+3) == '=' && !isSet(f.step): // "[INFO] 20, loss=0.5"
+	case follows == ',' && s.sign(i-1) == ']' && s.word(i+2) != nil && s.sign(i+3) == '=' && !isSet(f.step), // "[INFO] 20, loss=0.5"
+		follows == ':' && s.sign(i-1) == '-' && s.sign(i-2) == ']' && s.word(i+2) != nil && !isSet(f.step): // "[INFO] - 20: loss 0.5"
 		f.step = t.value
 	case s.sign(i-1) != '[' || t.gap:
 	case follows == '|' && i == 1: // "[12 | 25.5] loss=0.5"
@@ -713,13 +723,13 @@ func (s *scan) behindBar(i int) bool {
 func (p *Parser) valueFirst(i int) int {
 	s := &p.scan
 	t, k := s.tokens[i], i+1
-	if !t.clean || !p.found.index && s.sign(i-1) != ',' {
+	if before := s.sign(i - 1); !t.clean || !p.found.index && before != ',' && before != '|' && heldOut(s.word(i-1)) == 0 {
 		return 0
 	}
 	for s.word(k) != nil && s.tokens[k].gap {
 		k++
 	}
-	if k == i+1 || !s.ends(k) && s.sign(k) != ',' {
+	if k == i+1 || !s.ends(k) && s.sign(k) != ',' && s.sign(k) != '|' {
 		return 0
 	}
 	name := s.text(i+1, k-1)
@@ -766,7 +776,7 @@ func (p *Parser) percentage(i int) int {
 	case ok && open == '(' && n.value <= total && s.sign(next) == ')' && s.at(next+1).kind == tokenBar: // " 30% (240 of 800) |######   |"
 		f.shape, f.n, f.of, f.named, f.units, f.barAt = shapeBar, n.value, total, i > 0, true, int(t.from)
 		return next + 2
-	case behind && t.value <= 100:
+	case (behind || s.at(i+1).kind == tokenBar) && t.value <= 100:
 		f.shape, f.percent, f.barAt, f.named = shapeBar, t.value, int(t.from), true
 		f.rate(s.line[t.to:])
 		if ok && n.value <= total && !n.decimal {

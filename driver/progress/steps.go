@@ -96,6 +96,9 @@ func (s *steps) near(f *findings) {
 	if epoch {
 		n, of = f.epoch, f.epochs
 	}
+	if n+1 == s.Out1 {
+		return // said again
+	}
 	if epoch != s.NearE {
 		s.Lent1 = 0
 	}
