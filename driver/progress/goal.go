@@ -73,7 +73,7 @@ func qualifies(w []byte) qualifier {
 	switch string(w) {
 	case "train", "training", "lm", "avg", "average", "mean", "total", "running", "step", "batch",
 		"full", "smoothed", "ema", "current", "cur", "mini", "global", "final", "overall", "sum", "iter", "trn", "tr",
-		"episode", "episodic", "ep":
+		"episode", "episodic", "ep", "per", "token":
 		return qualTrain
 	case "val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout", "heldout", "vl":
 		return qualVal

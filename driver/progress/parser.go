@@ -72,6 +72,8 @@ type Parser struct {
 	box    box
 	bars   bars
 	lr     float64
+	best   float64       // last best value next to the metric; NaN if none
+	course string        // the goal by these
 	names  []byte        // of nested dicts, valid for one line
 	path   [maxName]byte // of the enclosing dicts
 
@@ -109,7 +111,7 @@ func NewParser(c Config) (*Parser, error) {
 	if p.preset == "" {
 		p.preset = PresetAuto
 	}
-	p.stepReports = c.Steps
+	p.stepReports, p.best = c.Steps, unset
 	if re != nil {
 		p.group.value, p.group.step, p.group.total = re.SubexpIndex("value"), re.SubexpIndex("step"), re.SubexpIndex("total")
 		p.metric, _ = c.Declared()
@@ -129,23 +131,28 @@ func (p *Parser) Metric() string {
 	return p.metric
 }
 
-// Goal returns the configured or inferred goal; min (with a Note) if the name tells
-// nothing.
+// Goal returns the configured or inferred goal; min (with a Note) if neither the name nor
+// the best values next to it tell.
 func (p *Parser) Goal() string {
-	if p.goal != "" {
-		return p.goal
-	}
-	goal, _ := InferGoal(p.Metric())
+	goal, _ := p.infer()
 	return goal
+}
+
+func (p *Parser) infer() (goal string, known bool) {
+	if p.goal != "" {
+		return p.goal, true
+	}
+	goal, known = InferGoal(p.Metric())
+	if !known && p.course != "" {
+		return p.course, true
+	}
+	return goal, known
 }
 
 // Note reports that the goal is only assumed, or is "".
 func (p *Parser) Note() string {
 	m := p.Metric()
-	if p.goal != "" || m == "" {
-		return ""
-	}
-	if _, ok := InferGoal(m); ok {
+	if _, known := p.infer(); known || m == "" {
 		return ""
 	}
 	return "the name \"" + m + "\" does not say whether it is to fall or to rise: min assumed, set goal to \"min\" or \"max\""
@@ -290,6 +297,13 @@ func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 	p.steps.lend(f)
 	r.Step, r.Total = p.steps.next(f)
 	r.PerEpoch = p.steps.Per
+	switch {
+	case p.best < f.best:
+		p.course = GoalMax
+	case p.best > f.best:
+		p.course = GoalMin
+	}
+	p.best = f.best
 	p.bars.Off = p.bars.Off || isSet(r.Step) && p.current.count >= young
 	p.last = r.Metric
 	p.stats.Reports++
@@ -631,13 +645,14 @@ type State struct {
 	Count  int64  `json:"count,omitempty"`
 	Header string `json:"header,omitempty"` // of a table whose rows may follow
 	Box    string `json:"box,omitempty"`    // content of an open box
+	Course string `json:"course,omitempty"` // the goal by the best values
 	Steps  steps  `json:"steps"`
 	Bars   bars   `json:"bars,omitzero"`
 	Labels labels `json:"labels,omitzero"`
 }
 
 func (p *Parser) State() State {
-	st := State{Metric: p.last, Steps: p.steps, Labels: p.labels, Bars: p.bars, Header: string(p.table.header), Box: string(p.box)}
+	st := State{Metric: p.last, Course: p.course, Steps: p.steps, Labels: p.labels, Bars: p.bars, Header: string(p.table.header), Box: string(p.box)}
 	if p.current != nil {
 		st.Metric, st.Key, st.Shape, st.Rank, st.Count = p.current.name, p.current.key, uint8(p.current.shape), int8(p.current.rank), p.current.count
 	}
@@ -657,6 +672,9 @@ func (p *Parser) SetState(st State) {
 	}
 	p.steps, p.labels, p.bars = st.Steps, st.Labels, st.Bars
 	p.setTables(st)
+	if st.Course == GoalMin || st.Course == GoalMax {
+		p.course = st.Course
+	}
 	if !hasMetric {
 		return
 	}

@@ -73,13 +73,14 @@ type findings struct {
 	units         bool    // a bar that counts iterations, not bytes or examples
 	summary       bool    // a trainer's summary at its end
 	notNumber     bool    // a metric's name without a number
+	best          float64 // of a metric that is not named, "best: 0.5"
 }
 
 func (f *findings) reset() {
 	f.shape, f.ncands = shapePlain, 0
 	f.index, f.whole, f.place, f.heldOut, f.named, f.units, f.summary, f.notNumber = false, false, false, false, false, false, false, false
 	f.step, f.stepOf, f.total, f.epoch, f.epochs, f.n, f.of = unset, unset, unset, unset, unset, unset, unset
-	f.plainTotal, f.lr, f.share, f.percent, f.episode, f.episodes = unset, unset, unset, unset, unset, unset
+	f.best, f.plainTotal, f.lr, f.share, f.percent, f.episode, f.episodes = unset, unset, unset, unset, unset, unset, unset
 	f.message, f.record, f.recorded = nil, nil, token{}
 	f.barAt, f.foreign, f.fold, f.weak = 0, false, false, false
 }
@@ -480,6 +481,9 @@ func (p *Parser) pair(i int, w *words, take bool) int {
 		c.value = value
 		f.add(c)
 	} else {
+		if isBest(name) {
+			f.best = value
+		}
 		if p.explain && c.rank == rankNone {
 			p.noteName(qualified)
 		}
@@ -687,6 +691,8 @@ func (p *Parser) scanNumber(i int, take bool) int {
 		}
 	case follows == ',' && s.sign(i-1) == ']' && s.word(i+2) != nil && s.sign(i+3) == '=' && !isSet(f.step), // "[INFO] 20, loss=0.5"
 		follows == ':' && s.sign(i-1) == '-' && s.sign(i-2) == ']' && s.word(i+2) != nil && !isSet(f.step): // "[INFO] - 20: loss 0.5"
+		f.step = t.value
+	case i == 1 && s.sign(0) == '<' && follows == '>': // "<10> LL/token: -9.5"
 		f.step = t.value
 	case s.sign(i-1) != '[' || t.gap:
 	case follows == '|' && i == 1: // "[12 | 25.5] loss=0.5"
