@@ -8,36 +8,17 @@ import (
 	"fmt"
 )
 
-// bars gives step reports: the steps of a bar or counter without a metric. One is
-// followed. It is stored with a State.
+// bars is what step reports need to know of earlier lines. It is stored with a State.
 type bars struct {
-	Name   string  `json:"name,omitempty"` // Report.Bar
-	Of     float64 `json:"of,omitempty"`   // its length; 0 = unknown
-	N      float64 `json:"n,omitempty"`    // last position
-	Rank   barRank `json:"rank,omitempty"`
-	Missed int     `json:"missed,omitempty"` // lines of others since
-	From1  int64   `json:"from1,omitempty"`  // the lowest rank that reports steps, plus 1
-	On     bool    `json:"on,omitempty"`     // one is followed
-	Off    bool    `json:"off,omitempty"`    // a metric comes with steps
-	Steps  steps   `json:"steps,omitzero"`
+	From1 int64 `json:"from1,omitempty"` // the lowest rank that reports steps, plus 1
+	Off   bool  `json:"off,omitempty"`   // a metric comes with steps
 }
-
-// barRank orders what may count the steps of the training; lower is better.
-type barRank int8
-
-const (
-	barTraining barRank = iota // named so
-	barNameless
-	barNamed
-	barEpochs // an epoch's header
-	barOther  // named as something else
-)
 
 const maxBarName = 32 // bytes
 
 // notTraining are the beginnings of words of bars that do not count the training.
 var notTraining = []string{"download", "upload", "fetch", "load", "read", "writ", "sav", "map", "filter", "tokeniz",
-	"generat", "convert", "extract", "prepar", "preprocess", "process", "creat", "build", "cach", "encod", "render", "eval", "val", "test", "sanity", "sampl", "predict"}
+	"generat", "convert", "extract", "prepar", "preprocess", "process", "creat", "build", "cach", "encod", "render", "eval", "val", "test", "sanity", "predict", "find"}
 
 // hasWord reports whether a word of text begins with one of the prefixes.
 func hasWord(text []byte, prefixes ...string) bool {
@@ -54,93 +35,45 @@ func hasWord(text []byte, prefixes ...string) bool {
 	return false
 }
 
-// stepReport reads a line without a metric.
+// stepReport reads a line without a metric, after noteContext.
 func (p *Parser) stepReport(line []byte) (r Report, ok bool) {
-	f, b := &p.found, &p.bars
-	if b.Off || f.heldOut || p.steps.Again {
+	f, s := &p.found, &p.steps
+	if p.bars.Off || f.heldOut || s.Again {
 		return r, false
 	}
-	name, n, of := line[:min(f.barAt, len(line))], f.n, f.of
+	name := line[:min(f.barAt, len(line))]
+	r = Report{Value: unset, Step: f.n, Total: f.of}
 	switch {
-	case f.shape == shapeBar && isSet(of) && !f.foreign:
+	case f.shape == shapeBar && isSet(f.of) && !f.foreign:
 	case f.shape != shapePlain:
 		return r, false
-	case isSet(f.step) && (f.place && isSet(f.stepOf) || f.share > 0):
-		n, of = f.step, f.stepOf
-	case (f.place || isSet(f.percent)) && isSet(of):
-	case isSet(f.epoch) && !isSet(f.step) && p.scan.isEpochHeader():
-		b.Steps.header(f)
-		n, of = f.epoch-b.Steps.first(), b.Steps.Epochs // it begins now
-		if of == 0 || n < 0 || n > of || b.Steps.Again || !b.follow([]byte("epoch"), n, of, barEpochs) {
-			return r, false
+	case isSet(f.step) && f.place && isSet(f.stepOf):
+		r.Step, r.Total = f.step, f.stepOf
+	case isSet(f.step) && f.share > 0:
+		if r.Step = f.step; s.OutOf > 0 {
+			r.Total = s.OutOf
 		}
-		return b.report(n, of), true
-	case isSet(f.epochs) && !isSet(f.epoch):
-		b.Steps.Epochs = f.epochs
-		return r, false
+	case (f.place || isSet(f.percent)) && isSet(f.of):
+	case isSet(f.epoch) && !isSet(f.step) && p.scan.isEpochHeader():
+		r.Step, r.Total, r.Bar = f.epoch-s.first(), s.Epochs, "epoch" // it begins now
+		return r, r.Total > 0 && r.Step >= 0 && r.Step <= r.Total
 	default:
 		return r, false
 	}
-	other := hasWord(name, notTraining...)
+	other := hasWord(name, notTraining...) || f.shape == shapePlain && hasWord(name, "warm")
 	// The last words before the number.
 	name = bytes.TrimRightFunc(name, notLetter)
 	name = bytes.TrimLeft(name[bytes.LastIndexFunc(name, func(r rune) bool { return r != ' ' && notLetter(r) })+1:], " ")
-	name = name[max(0, len(name)-maxBarName):]
-	moved := b.On && string(name) == b.Name && of == b.Of && n > b.N
-	alone := isSet(f.percent) && f.n == f.percent // of anything
-	prose := f.shape == shapePlain && bytes.ContainsFunc(line[:max(0, f.barAt-len(name))], func(r rune) bool { return !notLetter(r) })
-	rank := barNamed
+	r.Bar = string(name[max(0, len(name)-maxBarName):])
+	if isSet(f.percent) && f.n == f.percent { // of anything
+		other = other || hasWord(name, "epoch") || len(name) > 0 && !hasWord(name, "train", "step", "iter", "progress")
+	}
 	switch {
-	case other:
-		rank = barOther
-	case len(name) == 0:
-		rank = barNameless
-	case hasWord(name, "train", "step", "iter", "epoch", "progress"):
-		rank = barTraining
+	case f.whole || s.Global || s.Epoch1 == 0 || !isSet(f.epoch) && (s.Epochs > 0 || p.current != nil):
+	case s.Epochs == 0:
+		r.Bar = fmt.Sprintf("epoch %.0f", s.Epoch1-1) // of one epoch, perhaps
+	case r.Total != s.Epochs:
+		r.Step, r.Total, r.PerEpoch = (s.Epoch1-1-s.first())*r.Total+r.Step, s.Epochs*r.Total, r.Total
 	}
-	if alone && (rank > barNameless || hasWord(name, "epoch")) || !b.follow(name, n, of, rank) || (alone || prose) && !moved { // "warmup 500 steps, step 10/90 decay 0.1"
-		return r, false
-	}
-	step, total := b.Steps.next(f)
-	inEpoch := b.Steps.Epoch1 > 0
-	if isSet(of) && !(inEpoch && b.Steps.Epochs > 0) {
-		step, total = n, of // as printed: package remaining counts how often it begins anew
-	}
-	if !isSet(step) || !isSet(total) || step > total {
-		return r, false
-	}
-	r = b.report(step, total)
-	if inEpoch && b.Steps.Epochs == 0 && !f.whole {
-		r.Bar = fmt.Sprintf("epoch %.0f", b.Steps.Epoch1-1) // of one epoch, perhaps
-	}
-	return r, true
-}
-
-func (b *bars) report(step, total float64) Report {
-	return Report{Value: unset, Step: step, Total: total, PerEpoch: b.Steps.Per, Bar: b.Name}
-}
-
-// follow reports whether a bar is the one that is followed. Another one is, from now on,
-// if it has a better name, if it is a longer one after a full one (validation is shorter
-// than training), or if that one is missing for long.
-func (b *bars) follow(name []byte, n, of float64, rank barRank) bool {
-	if !isSet(of) {
-		of = 0
-	}
-	// A bar may change its words while it goes on: "warmup", then "sample".
-	same := of == b.Of && (string(name) == b.Name || n > b.N && b.N > 0 && b.Rank >= barNamed && rank >= b.Rank)
-	if rank == barOther && !(same && b.On) {
-		return false
-	}
-	b.Missed++
-	switch {
-	case same && b.On:
-	case !b.On, rank < b.Rank, rank == b.Rank && b.N >= b.Of && of > b.Of, b.Missed > downgrade:
-		b.Steps.forgetSteps()
-		b.Name, b.Of, b.Rank, b.On = string(name), of, rank, true
-	default:
-		return false
-	}
-	b.N, b.Missed = n, 0
-	return true
+	return r, !other && r.Step >= 0 && !(r.Step > r.Total)
 }

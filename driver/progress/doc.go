@@ -60,6 +60,6 @@
 // unknown. A step and its total always count the same; without the number of epochs,
 // the length of one is no total.
 //
-// With Config.Steps, bars and counters without a metric give step reports, of one bar
-// or counter at a time (bars.go).
+// With Config.Steps, every bar and counter without a metric gives step reports (bars.go),
+// except those that are certainly none of the training; package remaining finds its.
 package progress

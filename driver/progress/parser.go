@@ -336,8 +336,11 @@ func (p *Parser) noteContext(line []byte) {
 		if f.ncands == 0 {
 			p.steps.bar(f)
 		}
+		if isSet(f.epoch) && f.ncands == 0 {
+			p.steps.header(f)
+		}
 	case f.ncands > 0 || f.shape != shapePlain || f.heldOut:
-	case f.place, isSet(f.step) && p.scan.framed():
+	case f.place || f.share > 0, isSet(f.step) && p.scan.framed():
 		p.steps.next(f) // the step of the lines below: "[step=10/600]"
 		p.steps.Near1 = 0
 	case isSet(f.epoch) && !isSet(f.step) && (len(line) <= 80 && p.scan.isEpochHeader() || p.scan.framed()):
@@ -662,7 +665,7 @@ func (p *Parser) State() State {
 // SetState continues an earlier parser's metric and steps. An invalid state, or one of
 // another metric than the configured one, is ignored.
 func (p *Parser) SetState(st State) {
-	if !st.Labels.valid() || !st.Steps.valid() || !st.Bars.Steps.valid() || len(st.Bars.Name) > maxBarName {
+	if !st.Labels.valid() || !st.Steps.valid() {
 		return
 	}
 	hasMetric := p.re == nil && (st.Key != "" || st.Metric != "")

@@ -6,6 +6,7 @@ package remaining
 import (
 	"cmp"
 	"math"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -53,6 +54,8 @@ const (
 	// rounded is the part by which an earlier run's steps may differ from those of the
 	// same bar: they are passed on with six digits.
 	rounded = 1e-5
+	// nearly is the part by which a total that follows from per cents may change.
+	nearly = 0.05
 	// maxLost bounds how often a size is trusted by a bar alone.
 	maxLost = 3
 )
@@ -81,7 +84,7 @@ func (b *Bar) lasts() bool { return b.cover() > 0 && b.cover() >= mostCPU*b.At.C
 // open reports whether a bar has not ended after used CPU-seconds.
 func (b *Bar) open(used float64) bool {
 	return b.Rounds == 0 && b.Total > 0 && !b.ended() &&
-		(b.At.Step == b.Began.Step || used-b.At.CPU <= silence*b.cover())
+		(b.At.Step == 0 || used-b.At.CPU <= silence*b.cover())
 }
 
 // bar adds a step report. If it is the followed bar's, it changes the report to one of
@@ -94,8 +97,10 @@ func (e *Estimator) bar(p *Point) (followed bool) {
 	}
 	name, epoch := barName(p.Bar)
 	i := s.track(name, epoch, total, Mark{p.Step, p.CPU})
-	b := &s.Tracks[i]
 	lead := s.lead()
+	if lead < 0 {
+		return false
+	}
 	if s.Reported && !s.ByBar && p.CPU-s.At.CPU <= s.At.CPU && !e.sizes(lead) {
 		return false // the metric's reports have steps
 	}
@@ -105,6 +110,7 @@ func (e *Estimator) bar(p *Point) (followed bool) {
 	if i != s.Lead {
 		return false
 	}
+	b := &s.Tracks[i]
 	p.Step = b.position().Step
 	if b.Rounds > 0 {
 		p.PerEpoch = b.Total
@@ -144,15 +150,16 @@ func barName(text string) (name, epoch string) {
 func (s *State) track(name, epoch string, total float64, at Mark) int {
 	since := at.CPU - s.TrackedCPU
 	s.TrackedCPU = at.CPU
-	drop := -1
-	for i := range s.Tracks {
+	i := slices.IndexFunc(s.Tracks, func(b Bar) bool { return b.Name == name && b.Total == total })
+	if i < 0 && total > 0 { // it may go on with other words, such as "sample" after "warmup"
+		i = slices.IndexFunc(s.Tracks, func(b Bar) bool {
+			same := b.Total == total || b.Name == name && (b.Total == 0 || math.Abs(b.Total-total) <= nearly*total)
+			return same && b.At.Step > 0 && b.At.Step < at.Step
+		})
+	}
+	if i >= 0 {
 		b := &s.Tracks[i]
-		if b.Name != name || b.Total != total {
-			if i != s.Lead && (drop < 0 || b.cover() < s.Tracks[drop].cover()) {
-				drop = i
-			}
-			continue
-		}
+		b.Name, b.Total = name, total
 		if at.Step > b.At.Step/2 {
 			b.Used += since // what came before a round may be the work of something silent
 		}
@@ -179,25 +186,40 @@ func (s *State) track(name, epoch string, total float64, at Mark) int {
 		s.Tracks = append(s.Tracks, b)
 		return len(s.Tracks) - 1
 	}
+	drop := 0
+	for i := range s.Tracks {
+		if drop == s.Lead || i != s.Lead && s.Tracks[i].cover() < s.Tracks[drop].cover() {
+			drop = i
+		}
+	}
 	s.Tracks[drop] = b
 	return drop
 }
 
 // lead returns the bar that is the training: one that lasts without beginning anew,
-// since it counts the job's steps or epochs, else the one that covers the most CPU time.
+// since it counts the job's steps or epochs, else the one that covers the most CPU time;
+// -1 if none has moved: "step 10/90" may be a setting.
 func (s *State) lead() int {
-	best, whole, most := s.Lead, false, 0.0
+	best, whole, most := -1, false, 0.0
 	for i := range s.Tracks {
 		b := &s.Tracks[i]
 		w, cover := b.open(s.Used) && b.lasts(), b.cover()
 		if i == s.Lead {
 			cover *= clearly
 		}
-		if w && !whole || w == whole && cover > most {
+		switch {
+		case b.Gap == 0 && b.Rounds == 0:
+		case best < 0, w && (!whole || b.before(&s.Tracks[best])), !w && !whole && cover > most:
 			best, whole, most = i, w, cover
 		}
 	}
 	return best
+}
+
+// before reports whether a bar began before another or, in doubt, has fewer steps: it may
+// count epochs.
+func (b *Bar) before(o *Bar) bool {
+	return cmp.Or(cmp.Compare(b.Began.CPU, o.Began.CPU), cmp.Compare(b.Total, o.Total)) < 0
 }
 
 // forget drops all reports and keeps the bars and what is known about trust.
@@ -313,14 +335,9 @@ func (e *Estimator) ahead() float64 {
 	return 0
 }
 
-// older reports whether another bar, which may count epochs, began before b and is open.
+// older reports whether a bar that began before b is open.
 func (s *State) older(b *Bar) bool {
-	for i := range s.Tracks {
-		if o := &s.Tracks[i]; o != b && o.Began.CPU <= b.Began.CPU && o.open(s.Used) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Tracks, func(o Bar) bool { return o.before(b) && o.open(s.Used) })
 }
 
 // trust withdraws an estimate from step reports that turns out wrong.

@@ -208,6 +208,52 @@ func TestBarNested(t *testing.T) {
 	must.Eq(t, 20, k.e.Estimate(k.cpu, Curve{}).Total)
 }
 
+// What is printed once is no bar, and is not waited for, unless it counts from 0.
+func TestBarSetting(t *testing.T) {
+	k := newTrainee(t, Declared{}, 5)
+	k.draw("step", 10, 10, 90, 0)
+	_, _, ok := k.e.Position(k.cpu)
+	must.False(t, ok)
+	k.draw("", 0, 40, 100, 1)
+	k.left(60, Steps)
+}
+
+// The headers of epochs tell the size, and bars in them may end with each or go on.
+func TestBarInEpochs(t *testing.T) {
+	for _, goOn := range []float64{0, 100} {
+		k := newTrainee(t, Declared{}, 5)
+		for n := 0.0; n < 4; n++ {
+			k.draw("epoch", n, n, 5, 0)
+			from := n * goOn
+			k.draw("", from, from+100, 100+4*goOn, 1)
+			if n == 0 {
+				k.unknown("")
+			}
+		}
+		step, total, _ := k.e.Position(k.cpu)
+		must.Eq(t, []float64{3, 5}, []float64{step, total})
+		k.left(100, Steps)
+		must.Eq(t, "", k.e.Estimate(k.cpu, Curve{}).Lost)
+	}
+}
+
+// A bar goes on with other words, and with a total that per cents tell better and better.
+func TestBarGoesOn(t *testing.T) {
+	k := newTrainee(t, Declared{}, 5)
+	k.draw("warmup", 0, 30, 100, 1)
+	k.cpu++
+	k.draw("sample", 31, 40, 100, 1)
+	k.left(60, Steps)
+	k = newTrainee(t, Declared{}, 5)
+	k.draw("", 0, 20, 0, 1)
+	k.cpu++
+	k.draw("", 21, 50, 101, 1)
+	k.cpu++
+	k.draw("", 51, 60, 100, 1)
+	k.left(40, Steps)
+	must.Len(t, 1, k.e.State().Tracks)
+}
+
 // The header of an epoch comes before its work, and the last one is not the end.
 func TestBarHeaders(t *testing.T) {
 	k := newTrainee(t, Declared{}, 5)
@@ -323,7 +369,9 @@ func TestBarTellsTotal(t *testing.T) {
 	k := newTrainee(t, Declared{}, 0)
 	for n := 0.0; n < 100; n++ {
 		k.draw("", n, n, 400, 0)
-		k.draw("Evaluating", math.Mod(n, 10), math.Mod(n, 10), 10, 0)
+		if n > 0 {
+			k.draw("Evaluating", math.Mod(n, 10), math.Mod(n, 10), 10, 0)
+		}
 		if math.Mod(n, 10) == 0 {
 			k.e.Add(Point{CPU: k.cpu, Step: n})
 		}

@@ -59,8 +59,9 @@
 //
 // Without a metric nothing tells whether a count is the training's: there are bars of
 // downloads, of validation, of one epoch. Bars are told apart by their names and totals,
-// and one is followed: the one that lasts without beginning anew, else the one that
-// covers the most CPU time.
+// and one that has moved is followed: the one that lasts without beginning anew, the
+// first of several, else the one that covers the most CPU time. A bar may change its
+// words while it goes on, and its total if that follows from per cents.
 //
 //   - The size is unknown, or that of the earlier run in CPU-seconds, until the bar has
 //     covered half of the CPU time and a tenth of its steps. If meta, an option or the
