@@ -307,18 +307,11 @@ func (e *Estimator) barTotal(cpu float64) (total float64, from Source, name stri
 	assumed, earlier := d.Assumed.Steps, d.Earlier.Steps
 	if b.Rounds == 0 && b.Total > 0 {
 		assumed = 0 // perhaps in another unit
-		if earlier < b.Total {
+		if whole == 0 && earlier < b.Total {
 			earlier = 0
 		}
 	}
-	total, from, name = e.first([]end{
-		{d.Steps, Meta, "as the job declares"},
-		{d.Epochs * s.PerEpoch, Meta, "as the job declares"},
-		{whole, Steps, "as the trainer reports"},
-		{assumed, Assumed, "assumed from " + d.Assumed.StepsFrom},
-		{d.Assumed.Epochs * s.PerEpoch, Assumed, "assumed from " + d.Assumed.EpochsFrom},
-		{earlier, Earlier, "as in the previous run"},
-	})
+	total, from, name = e.end(whole, Steps, assumed, earlier)
 	if from == Unknown {
 		name = cmp.Or(why, "the task is beyond the total of its steps")
 	}

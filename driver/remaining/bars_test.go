@@ -397,6 +397,11 @@ func TestBarEarlier(t *testing.T) {
 	k.left(961, Earlier)
 	k.draw("", 39, 40, 400, 1)
 	k.left(360, Steps)
+	k = newTrainee(t, Declared{Earlier: Run{CPUS: 1000, Steps: 100}}, 0)
+	k.draw("", 0, 39, 400, 1) // perhaps in another unit
+	k.left(961, Earlier)
+	k.draw("", 39, 40, 400, 1)
+	k.left(60, Earlier)
 	k = newTrainee(t, Declared{Epochs: 3}, 0)
 	k.draw("", 0, 100, 100, 1)
 	k.draw("", 0, 50, 100, 1)

@@ -441,33 +441,31 @@ func (e *Estimator) total(cpu float64) (total float64, from Source, name string)
 	if s.PerEpoch == 1 {
 		by, assumed = Epochs, 0 // only epochs are reported
 	}
-	earlier := end{d.Earlier.Steps, Earlier, "as in the previous run"}
+	return e.end(trainer, by, assumed, d.Earlier.Steps)
+}
+
+// end returns the first total that exists and that the task has not passed, and its
+// source. The trainer's is from by; assumed and earlier are 0 if in another unit.
+func (e *Estimator) end(trainer float64, by Source, assumed, earlier float64) (total float64, from Source, name string) {
+	s, d := &e.s, e.declared
 	shorter := earlier // nothing else contradicts a total that is too large, the costly error
-	if earlier.total >= trainer {
-		shorter.total = 0
+	if earlier >= trainer {
+		shorter = 0
 	}
-	return e.first([]end{
+	for _, c := range []struct {
+		total float64
+		from  Source
+		name  string
+	}{
 		{d.Steps, Meta, "as the job declares"},
 		{d.Epochs * s.PerEpoch, Meta, "as the job declares"},
-		shorter,
+		{shorter, Earlier, "as in the previous run"},
 		{trainer, by, "as the trainer reports"},
 		{assumed, Assumed, "assumed from " + d.Assumed.StepsFrom},
 		{d.Assumed.Epochs * s.PerEpoch, Assumed, "assumed from " + d.Assumed.EpochsFrom},
-		earlier,
-	})
-}
-
-// end is a candidate for the last step.
-type end struct {
-	total float64
-	from  Source
-	name  string
-}
-
-// first returns the first end that the task has not passed.
-func (e *Estimator) first(of []end) (total float64, from Source, name string) {
-	for _, c := range of {
-		if c.total > 0 && e.s.At.Step <= c.total+max(e.s.Gap, 1) {
+		{earlier, Earlier, "as in the previous run"},
+	} {
+		if c.total > 0 && s.At.Step <= c.total+max(s.Gap, 1) {
 			return c.total, c.from, c.name
 		}
 	}
