@@ -89,7 +89,6 @@ func (c progressCommand) Run(args []string) int {
 		return c.refuse(fmt.Errorf("unexpected argument %q: the log is read from standard input, as in: ebbtide progress < %s",
 			flags.Arg(0), flags.Arg(0)))
 	}
-	config.Steps = true
 	parser, err := progress.NewParser(config)
 	if err != nil {
 		for _, e := range splitErrors(err) {

@@ -220,7 +220,6 @@ func (c validateCommand) sample(plan validate.Plan, path string) int {
 		defer f.Close()
 		in = f
 	}
-	config.Steps = true
 	parser, err := progress.NewParser(config)
 	if err != nil {
 		return c.refuse(err)

@@ -15,7 +15,7 @@ import (
 // "name=value step/total". A new parser continues after each line.
 func stepsOf(t *testing.T, lines []string) []string {
 	out := []string{}
-	p := newParser(t, Config{Steps: true})
+	p := newParser(t, Config{})
 	for _, line := range lines {
 		if r, ok := p.Parse([]byte(line)); ok {
 			name := r.Bar
@@ -31,7 +31,7 @@ func stepsOf(t *testing.T, lines []string) []string {
 		must.Less(t, 1024, len(js))
 		var st State
 		must.NoError(t, json.Unmarshal(js, &st))
-		p = newParser(t, Config{Steps: true})
+		p = newParser(t, Config{})
 		p.SetState(st)
 	}
 	return out
@@ -86,6 +86,4 @@ func TestParse_stepReports(t *testing.T) {
 			must.SliceEqOp(t, c.want, stepsOf(t, c.lines))
 		})
 	}
-	p := newParser(t, Config{})
-	must.Eq(t, []string{}, parse(p, "step 120/5000", " 34%|###4      | 3400/10000 [05:40<11:00, 10.0it/s]"))
 }

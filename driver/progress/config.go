@@ -59,10 +59,6 @@ type Config struct {
 	// Goal is min or max; "" infers it from the metric's name.
 	Goal string
 
-	// Steps gives step reports, too, while no metric with steps is known: of progress
-	// bars and counters without a metric.
-	Steps bool
-
 	// File is a file to which the trainer appends reports, by the task's path:
 	// /local/…, local/…, /alloc/… or alloc/….
 	File string

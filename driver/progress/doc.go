@@ -60,6 +60,6 @@
 // unknown. A step and its total always count the same; without the number of epochs,
 // the length of one is no total.
 //
-// With Config.Steps, every bar and counter without a metric gives step reports (bars.go),
+// While no metric with steps is known, every bar and counter gives step reports (bars.go),
 // except those that are certainly none of the training; package remaining finds its.
 package progress

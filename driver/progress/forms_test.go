@@ -124,7 +124,7 @@ func readForms(file string) ([]form, error) {
 // read returns the last report with a metric or, without any, the position by step reports: package
 // remaining counts how often a bar begins anew.
 func (f form) read() (reading, error) {
-	p, err := NewParser(Config{Steps: true})
+	p, err := NewParser(Config{})
 	if err != nil {
 		return reading{}, err
 	}

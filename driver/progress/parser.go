@@ -56,13 +56,12 @@ type series struct {
 // Parser turns lines into reports. Its state is the chosen metric and the epochs of
 // earlier lines. It is not safe for concurrent use.
 type Parser struct {
-	preset      string
-	metric      string
-	goal        string
-	re          *regexp.Regexp
-	group       struct{ value, step, total int }
-	stepReports bool
-	search      bool // the scanner does not read the metric's name as one name
+	preset string
+	metric string
+	goal   string
+	re     *regexp.Regexp
+	group  struct{ value, step, total int }
+	search bool // the scanner does not read the metric's name as one name
 
 	scan   scan
 	found  findings
@@ -111,7 +110,7 @@ func NewParser(c Config) (*Parser, error) {
 	if p.preset == "" {
 		p.preset = PresetAuto
 	}
-	p.stepReports, p.best = c.Steps, unset
+	p.best = unset
 	if re != nil {
 		p.group.value, p.group.step, p.group.total = re.SubexpIndex("value"), re.SubexpIndex("step"), re.SubexpIndex("total")
 		p.metric, _ = c.Declared()
@@ -265,11 +264,9 @@ func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 
 	if f.ncands == 0 {
 		p.noteContext(line)
-		if p.stepReports {
-			if r, ok := p.stepReport(line); ok {
-				p.stats.Reports++
-				return r, true
-			}
+		if r, ok := p.stepReport(line); ok {
+			p.stats.Reports++
+			return r, true
 		}
 		if f.notNumber {
 			p.stats.NotNumber++

@@ -112,7 +112,7 @@ func follow(path string, args []string) ([]remaining.Point, float64, error) {
 		if err != nil {
 			return nil, 0, fmt.Errorf("reading the output of %s: %w", path, err)
 		}
-		points = append(points, remaining.Point{CPU: used(cmd.Process.Pid), Step: r.Step, Total: r.Total, PerEpoch: r.PerEpoch})
+		points = append(points, remaining.Point{CPU: used(cmd.Process.Pid), Step: r.Step, Total: r.Total, PerEpoch: r.PerEpoch, StepOnly: r.StepOnly(), Bar: r.Bar})
 	}
 	if err := cmd.Wait(); err != nil {
 		return nil, 0, fmt.Errorf("running %s %s: %w", path, strings.Join(args, " "), err)

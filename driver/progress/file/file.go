@@ -136,7 +136,7 @@ func Open(root *taskfs.Dir, name, format string, cfg progress.Config) (*File, er
 		bad("total", cfg.Total, err.Error())
 	}
 	// The caller has used the rest of cfg to find the file.
-	cfg = progress.Config{Preset: progress.PresetJSONL, Metric: cfg.Metric, Goal: cfg.Goal, Steps: true}
+	cfg = progress.Config{Preset: progress.PresetJSONL, Metric: cfg.Metric, Goal: cfg.Goal}
 	if format == csv {
 		cfg.Metric = key(cfg.Metric)
 	}

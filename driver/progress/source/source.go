@@ -51,7 +51,6 @@ func open(cfg progress.Config, t Task) (progress.Source, error) {
 	case cfg.Prometheus != "":
 		return prometheus.Open(cfg.Prometheus, cfg, prometheus.Options{Reach: t.Reach, Labels: cfg.Labels, Quantile: cfg.Quantile, Step: cfg.Step, Total: cfg.Total})
 	}
-	cfg.Steps = true
 	parser, err := progress.NewParser(cfg)
 	if err != nil {
 		return nil, err
