@@ -11,7 +11,7 @@ import (
 // bars is what step reports need to know of earlier lines. It is stored with a State.
 type bars struct {
 	From1 int64 `json:"from1,omitempty"` // the lowest rank that reports steps, plus 1
-	Off   bool  `json:"off,omitempty"`   // a metric comes with steps
+	Off   bool  `json:"off,omitempty"`   // a metric comes with steps and a total
 }
 
 const maxBarName = 32 // bytes

@@ -60,6 +60,7 @@
 // unknown. A step and its total always count the same; without the number of epochs,
 // the length of one is no total.
 //
-// While no metric with steps is known, every bar and counter gives step reports (bars.go),
-// except those that are certainly none of the training; package remaining finds its.
+// While no metric with steps and a total is known, every bar and counter gives step
+// reports (bars.go), except those that are certainly none of the training; package
+// remaining finds the one that is.
 package progress

@@ -301,7 +301,7 @@ func (p *Parser) parseText(line []byte) (r Report, ok bool) {
 		p.course = GoalMin
 	}
 	p.best = f.best
-	p.bars.Off = p.bars.Off || isSet(r.Step) && p.current.count >= young
+	p.bars.Off = p.bars.Off || isSet(r.Step) && isSet(r.Total) && p.current.count >= young
 	p.last = r.Metric
 	p.stats.Reports++
 	return r, true

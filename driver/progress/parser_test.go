@@ -461,7 +461,7 @@ func TestParse_noAllocations(t *testing.T) {
 				}
 			}
 		}))
-		report := []byte(`step=10 loss=0.5 policy loss: 0.25 acc=0.5`)
+		report := []byte(`step=10/90 loss=0.5 policy loss: 0.25 acc=0.5`)
 		dict := []byte(`{"step": 3, "train": {"loss": 0.5}, "lr": 1e-5, "msg": "x"}`)
 		bar := []byte("Epoch 3:  10%|█ | 10/100 [00:01<00:09, 9.51it/s, v_num=0, train_loss=0.5]")
 		for _, line := range [][]byte{report, dict, bar} {
