@@ -163,10 +163,11 @@ func (s *State) track(name, epoch string, total float64, at Mark) int {
 		if at.Step > b.At.Step/2 {
 			b.Used += since // what came before a round may be the work of something silent
 		}
+		numbered := epoch != b.Epoch
+		b.Epoch = epoch
 		switch {
-		case epoch != b.Epoch:
+		case numbered && (at.Step <= b.At.Step || b.complete()): // else the epoch's header was read late
 			b.Rounds++
-			b.Epoch = epoch
 		case at.Step >= b.At.Step:
 			if gap := at.Step - b.At.Step; gap > 0 {
 				b.Gap = gap

@@ -237,6 +237,16 @@ func TestBarInEpochs(t *testing.T) {
 	}
 }
 
+// The header may be read after the first report of its epoch's bar.
+func TestBarLateHeader(t *testing.T) {
+	k := newTrainee(t, Declared{Epochs: 4}, 0)
+	k.draw("Epoch 1", 0, 100, 100, 1)
+	k.draw("Epoch 1", 0, 10, 100, 1)
+	k.cpu++
+	k.draw("Epoch 2", 11, 50, 100, 1)
+	k.left(250, Meta)
+}
+
 // A bar goes on with other words, and with a total that per cents tell better and better.
 func TestBarGoesOn(t *testing.T) {
 	k := newTrainee(t, Declared{}, 5)
