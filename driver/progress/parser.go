@@ -167,6 +167,7 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 		return Report{}, false
 	}
 	p.stats.Lines++
+	p.scan.line = nil // tokens of another line may have stood in the same buffer
 	if p.re != nil {
 		return p.parsePattern(line)
 	}

@@ -78,9 +78,6 @@ func (s *steps) learn(f *findings, step, of float64, position bool) {
 
 func (s *steps) header(f *findings) {
 	s.sawEpochs(f)
-	if isSet(f.total) {
-		s.Total = f.total
-	}
 	if isSet(f.epoch) {
 		s.sawEpoch(math.Floor(f.epoch), f.shape)
 	}
@@ -98,9 +95,6 @@ func (s *steps) near(f *findings) {
 	}
 	if n+1 == s.Out1 {
 		return // said again
-	}
-	if epoch != s.NearE {
-		s.Lent1 = 0
 	}
 	s.Near1, s.NearE, s.NearOf = n+1, epoch, 0
 	if isSet(of) {
@@ -172,9 +166,6 @@ func (s *steps) bar(f *findings) {
 			}
 		}
 		s.BarN, s.BarOf, s.BarAge, s.OtherOf = f.n, f.of, 0, 0
-	case s.BarAge >= 2:
-		s.BarBase = 0
-		s.BarN, s.BarOf, s.BarAge, s.OtherOf = f.n, f.of, 0, 0
 	default:
 		s.OtherN, s.OtherOf = f.n, f.of
 	}
@@ -234,8 +225,6 @@ func (s *steps) next(f *findings) (step, total float64) {
 		n, of = f.n, f.of
 		position = isSet(n) && !f.whole
 		inSteps = !isSet(f.percent) && !isSet(f.episode)
-	} else if !isSet(of) && isSet(f.of) && f.shape == shapeBar {
-		of = unset // "step=120" in a bar's postfix has no total
 	} else if isSet(of) && s.Epoch1 > 0 && !f.whole {
 		position = true // Epoch [1/5], Step [100/600]
 	}

@@ -43,16 +43,20 @@ const (
 type scan struct {
 	line   []byte
 	tokens []token
+	from   int   // where the tokens begin
 	end    int   // of the last token
 	none   token // beyond the line
 }
 
-// start begins at b[i].
+// start begins at b[i]. Tokens of the same line are kept.
 func (s *scan) start(b []byte, i int) {
+	if len(b) > 0 && len(b) == len(s.line) && &b[0] == &s.line[0] && i == s.from {
+		return
+	}
 	if cap(s.tokens) > spareTokens {
 		s.tokens = nil
 	}
-	s.line, s.end, s.tokens = b, i, s.tokens[:0]
+	s.line, s.from, s.end, s.tokens = b, i, i, s.tokens[:0]
 }
 
 // at returns the token at i, or one of no kind.
@@ -121,8 +125,8 @@ func (s *scan) lex() bool {
 	case class[c]&classLetter != 0:
 		t.kind = tokenWord
 		i = wordEnd(b, i)
-		if glued := valueIn(b, from, i); glued > 0 { // "loss0.571"
-			i = glued
+		if i < len(b) && b[i] == '.' { // "loss0.571"
+			i = beforeValue(b, from, i)
 		}
 	case class[c]&classDigit != 0, signed(b, from, t.gap):
 		n, ok := parseNumber(b, from)
@@ -179,18 +183,17 @@ func wordEnd(b []byte, i int) int {
 	return i
 }
 
-// valueIn returns where a decimal number begins that ends a loss' name without a sign, or 0.
-func valueIn(b []byte, from, end int) int {
-	if end+1 >= len(b) || b[end] != '.' || !isDigit(b[end+1]) || !isDigit(b[end-1]) {
-		return 0
+// beforeValue returns the end of a loss' name at the end of which a decimal number begins
+// without a sign, or end.
+func beforeValue(b []byte, from, end int) int {
+	i := end
+	for i > from && isDigit(b[i-1]) {
+		i--
 	}
-	for end > from && isDigit(b[end-1]) {
-		end--
+	if i == end || i < from+4 || !hasFold(b[i-4:], "loss") || end+1 == len(b) || !isDigit(b[end+1]) {
+		return end
 	}
-	if end-from < 4 || !hasFold(b[end-4:], "loss") {
-		return 0
-	}
-	return end
+	return i
 }
 
 // number sets a number with what belongs to it, and returns where the next token begins.
