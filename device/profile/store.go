@@ -149,14 +149,12 @@ func save(path string, v any) error {
 	return err
 }
 
-// Add adds a run to the profile of its key, and stores it. After an error it counts until the
-// store is reopened.
+// Add adds a run to the profile of its key, and stores it. It counts at once, and after an error
+// until the store is reopened.
 func (s *Store) Add(k Key, r Run) error {
 	if err := r.validate(); err != nil {
 		return fmt.Errorf("adding a run of %s: %w", k.Application(), err)
 	}
-	s.writing.Lock()
-	defer s.writing.Unlock()
 	s.mu.Lock()
 	e := s.profiles[k]
 	e.Key = k
@@ -165,10 +163,18 @@ func (s *Store) Add(k Key, r Run) error {
 	s.profiles[k] = e
 	gone := s.dropOldest()
 	s.mu.Unlock()
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	// Others may have added runs meanwhile.
+	gone = slices.DeleteFunc(gone, func(k Key) bool { _, back := s.Profile(k); return back })
 	if err := s.remove(gone); err != nil {
 		return err
 	}
-	if err := save(filepath.Join(s.folder(), k.name()), e.Profile); err != nil {
+	p, ok := s.Profile(k)
+	if !ok {
+		return nil
+	}
+	if err := save(filepath.Join(s.folder(), k.name()), p); err != nil {
 		return fmt.Errorf("writing the profile of %s: %w", k.Application(), err)
 	}
 	return nil

@@ -180,5 +180,13 @@ func (w *Watcher) shutdown() {
 		w.pauseDone(<-w.results, now)
 	}
 	w.resumeAll(now)
+	w.awaitWrites() // an earlier state must not replace the last
 	w.saveRunning(now)
+	w.awaitWrites()
+}
+
+func (w *Watcher) awaitWrites() {
+	for w.writing > 0 {
+		w.writeDone(<-w.written)
+	}
 }

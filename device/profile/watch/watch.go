@@ -79,6 +79,9 @@ type Watcher struct {
 	firstPass    bool                         // before the first pass
 	last         time.Time                    // when runs were last stored
 	storeFailing bool
+	saving       bool // running is being stored
+	writing      int  // writes in progress
+	written      chan written
 	pausing      int // pauses in progress
 	results      chan result
 }
@@ -107,6 +110,11 @@ type result struct {
 	err error
 }
 
+type written struct {
+	running bool // running was stored, not a profile
+	err     error
+}
+
 type saved struct {
 	ID     ledger.ContainerID `json:"id"`
 	Key    profile.Key        `json:"key"`
@@ -120,7 +128,7 @@ func New(g Gate, s Store, log hclog.Logger, opts Options) *Watcher {
 	return &Watcher{
 		gate: g, store: s, log: log, opts: opts,
 		containers: make(map[ledger.ContainerID]*container), saved: make(map[ledger.ContainerID]saved), firstPass: true,
-		results: make(chan result),
+		results: make(chan result), written: make(chan written),
 	}
 }
 
@@ -138,6 +146,8 @@ func (w *Watcher) Run(ctx context.Context, every time.Duration) {
 			return
 		case r := <-w.results:
 			w.pauseDone(r, time.Now())
+		case r := <-w.written:
+			w.writeDone(r)
 		case <-ticker.C:
 		}
 	}
@@ -157,7 +167,7 @@ func (w *Watcher) load() {
 func (w *Watcher) tick(ctx context.Context, now time.Time) {
 	stats := w.gate.Stats()
 	w.measure(now, stats)
-	if now.Sub(w.last) >= w.opts.Save {
+	if now.Sub(w.last) >= w.opts.Save && !w.saving {
 		w.saveRunning(now)
 	}
 	if w.opts.Plan && !w.storeFailing {
@@ -241,7 +251,7 @@ func (w *Watcher) storeRun(k profile.Key, r profile.Run) {
 	if r.Peak() == 0 {
 		return
 	}
-	w.noteStore(w.store.Add(k, r))
+	w.write(false, func() error { return w.store.Add(k, r) })
 }
 
 func (w *Watcher) saveRunning(now time.Time) {
@@ -256,21 +266,32 @@ func (w *Watcher) saveRunning(now time.Time) {
 			runs = append(runs, saved{ID: id, Key: c.key, Run: r, Paused: !c.ran.paused.IsZero(), At: now})
 		}
 	}
-	if w.noteStore(w.store.Save(running, runs)) && w.storeFailing {
+	w.saving = true
+	w.write(true, func() error { return w.store.Save(running, runs) })
+}
+
+// write does not wait for the disk: a pause could come too late.
+func (w *Watcher) write(running bool, f func() error) {
+	w.writing++
+	go func() { w.written <- written{running, f()} }()
+}
+
+// writeDone records whether the store works. While it fails nothing is planned: profiles would
+// grow stale unnoticed.
+func (w *Watcher) writeDone(r written) {
+	w.writing--
+	if r.running {
+		w.saving = false
+	}
+	switch {
+	case r.err != nil && !w.storeFailing:
+		w.storeFailing = true
+		w.log.Error("profiles cannot be stored: the plan pauses no container until they can", "error", r.err)
+		w.resumeAll(time.Now())
+	case r.err == nil && r.running && w.storeFailing:
 		w.storeFailing = false
 		w.log.Info("profiles can be stored again")
 	}
-}
-
-// noteStore records whether the store works. While it fails nothing is planned: profiles would
-// grow stale unnoticed.
-func (w *Watcher) noteStore(err error) bool {
-	if err != nil && !w.storeFailing {
-		w.storeFailing = true
-		w.log.Error("profiles cannot be stored: the plan pauses no container until they can", "error", err)
-		w.resumeAll(time.Now())
-	}
-	return err == nil
 }
 
 // peakHeld returns what a container holds of the card of which it holds most, in bytes: which of

@@ -407,6 +407,25 @@ func TestWatcher_storeFails(t *testing.T) {
 	})
 }
 
+// slow is a store whose disk answers only at the end.
+type slow struct {
+	*profile.Store
+	end chan struct{}
+}
+
+func (s *slow) Save(name string, v any) error {
+	<-s.end
+	return s.Store.Save(name, v)
+}
+
+func TestWatcher_storeHangs(t *testing.T) {
+	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
+		hangs := &slow{s, make(chan struct{})}
+		defer close(hangs.end)
+		collide(t, s, hangs) // a container is paused in time
+	})
+}
+
 // Measurements survive a kill of the plugin, and its successor knows how long a job has run.
 func TestWatcher_killed(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, dir string) {
