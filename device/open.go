@@ -68,8 +68,11 @@ func (p *Plugin) ensureGate(cards []nvml.Card) {
 		if err != nil && (p.gateErr == nil || p.gateErr.Error() != err.Error()) {
 			p.log.Error("cards cannot be shared: there is no gate", "error", err)
 		}
+		again := err != nil && p.gateErr != nil
 		p.gate, p.gateErr, p.opening = s, err, nil
-		p.notifyNomad()
+		if !again { // else the next attempt would follow at once
+			p.notifyNomad()
+		}
 	}()
 }
 

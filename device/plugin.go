@@ -128,6 +128,8 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 		first := true
 		due := time.NewTicker(s.Period)
 		defer due.Stop()
+		look := time.NewTicker(seatsInterval)
+		defer look.Stop()
 		for {
 			groups := p.groups()
 			if first && p.awaitGate(ctx, gateWait) {
@@ -141,7 +143,7 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 				}
 				first, last = false, groups
 			}
-			if !p.changes(ctx, due.C) {
+			if !p.changes(ctx, due.C, look.C) {
 				return
 			}
 		}
@@ -150,14 +152,12 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 }
 
 // changes waits for a reason to look for changes; it returns false if ctx ends.
-func (p *Plugin) changes(ctx context.Context, due <-chan time.Time) bool {
-	look := time.NewTicker(seatsInterval)
-	defer look.Stop()
+func (p *Plugin) changes(ctx context.Context, due, look <-chan time.Time) bool {
 	for {
 		select {
 		case <-due:
 		case <-p.changed:
-		case <-look.C:
+		case <-look:
 			if !p.seatsChange() {
 				continue
 			}

@@ -5,8 +5,12 @@ package device
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/shoenig/test/must"
 
@@ -118,4 +122,31 @@ func TestSpread(t *testing.T) {
 		must.MapNotContainsKey(t, g.Attributes, "offered")
 		must.True(t, g.Devices[2].Healthy)
 	}
+}
+
+type late struct{ *rack }
+
+func (l late) Cards() ([]nvml.Card, error) {
+	time.Sleep(10 * time.Millisecond)
+	return l.rack.Cards()
+}
+
+// Seats taken and released are noticed however often the cards are checked.
+func TestSpread_period(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		at := filepath.Join(t.TempDir(), "gate")
+		must.NoError(t, os.WriteFile(at, nil, 0o600)) // no gate: its socket would stop the bubble's time
+		must.NoError(t, os.Mkdir(tasksDir(at), 0o700))
+		p := newPlugin(t, twoCards(), func(c *config.Config) { c.Seats, c.Spread, c.Gate, c.Period = 3, true, at, "1s" })
+		p.cards = newTimeoutCards(t.Context(), late{twoCards()})
+		told, err := p.Fingerprint(t.Context())
+		must.NoError(t, err)
+		<-told
+		must.NoError(t, handoff.WriteIdentity(handoff.IdentityPath(tasksDir(at), "alloc", "task"), handoff.Identity{Seats: []string{seatID(first, 0)}}))
+		time.Sleep(3 * seatsInterval)
+		synctest.Wait()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		must.MapLen(t, 1, p.seats.tasks)
+	})
 }
