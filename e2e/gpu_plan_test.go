@@ -8,6 +8,8 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"testing"
@@ -54,15 +56,16 @@ func TestGPUPlan(t *testing.T) {
 func (n gpuNode) lammps() job {
 	const steps = 8
 	return n.workload("lammps", nil, "--steps", strconv.Itoa(steps), "--bytes", strconv.Itoa(lammpsBase*mib/steps),
-		"--peak", strconv.Itoa((lammpsPeak-lammpsBase)*mib), "--count", "8", "--pause-ms", "500")
+		"--peak", strconv.Itoa((lammpsPeak-lammpsBase)*mib), "--count", "8", "--pause-ms", "500", "--after", n.ending("lammps"))
 }
 
-// growing ends with most of the card. Two instances deadlock unless one starts four seconds
-// earlier.
+// growing ends with most of the card: two instances deadlock.
 func (n gpuNode) growing() job {
-	return n.workload("growing", nil, "--steps", "11", "--bytes", strconv.Itoa(16*mib), "--count", "2", "--pause-ms", "700")
+	return n.workload("growing", nil, "--steps", "11", "--bytes", strconv.Itoa(16*mib), "--count", "2", "--pause-ms", "700", "--after", n.ending("growing"))
 }
 
+// runTwice starts two instances, which wait after their first steps until n.end: however late one
+// starts, their peaks collide.
 func (n gpuNode) runTwice(t *testing.T, j job) []*api.Allocation {
 	t.Helper()
 	j.group += "count = 2\n"
@@ -85,11 +88,25 @@ func (n gpuNode) runTwice(t *testing.T, j job) []*api.Allocation {
 	return out
 }
 
+// collide runs two instances, from when both have taken their first step.
+func (n gpuNode) collide(t *testing.T, j job) []*api.Allocation {
+	t.Helper()
+	both := n.runTwice(t, j)
+	for _, alloc := range both {
+		_, err := n.agent.WaitLog(deadline(t, startDeadline), alloc, "train", "stdout", `"step": 1,`)
+		must.NoError(t, err)
+	}
+	n.end(t, j.id)
+	return both
+}
+
 // testPlanned profiles a job, then runs it twice: one instance is paused before the collision,
 // and both succeed.
 func testPlanned(t *testing.T, n gpuNode, j job) {
+	n.end(t, j.id)
 	n.succeeds(t, n.finish(t, j))
 	must.NoError(t, n.agent.StopJob(deadline(t, stepDeadline), j.id)) // else Nomad would not run it again
+	must.NoError(t, os.Remove(filepath.Join(n.dir, "end-"+j.id)))
 	both := n.runTwice(t, j)
 	var paused *api.Allocation
 	eventually(t, "one is paused", func() error {
@@ -104,6 +121,7 @@ func testPlanned(t *testing.T, n gpuNode, j job) {
 		return errors.New("none is")
 	})
 	n.waitEvent(t, paused, "train", "GPU: its GPU memory is predicted to rise beyond the free memory; the task resumes automatically")
+	n.end(t, j.id)
 	for _, alloc := range both {
 		n.succeeds(t, alloc)
 	}
@@ -117,7 +135,7 @@ func testPlanned(t *testing.T, n gpuNode, j job) {
 // has ended.
 func testPeaksWait(t *testing.T, n gpuNode) {
 	var longest float64
-	for _, alloc := range n.runTwice(t, n.lammps()) {
+	for _, alloc := range n.collide(t, n.lammps()) {
 		n.succeeds(t, alloc)
 		out, err := n.agent.Logs(deadline(t, stepDeadline), alloc, "train", "stdout")
 		must.NoError(t, err)
@@ -134,7 +152,7 @@ func testPeaksWait(t *testing.T, n gpuNode) {
 // testGrowthFails: two jobs that grow step by step deadlock, and one is denied and fails.
 func testGrowthFails(t *testing.T, n gpuNode) {
 	failed := 0
-	for _, alloc := range n.runTwice(t, n.growing()) {
+	for _, alloc := range n.collide(t, n.growing()) {
 		alloc, err := n.agent.WaitAllocID(deadline(t, startDeadline), alloc.ID, "ended", harness.Terminal)
 		must.NoError(t, err)
 		if alloc.ClientStatus != api.AllocClientStatusFailed {

@@ -102,12 +102,33 @@ func TestGPUSpread(t *testing.T) {
 	for card, ids := range on {
 		must.Len(t, 2, ids, must.Sprint(card, on))
 	}
+	// Else a card that is full by the update may be free by the one before.
+	n.waitOffered(t, 3)
 	for card, ids := range on {
 		n.stop(t, ids[0])
+		n.waitOffered(t, 2)
 		next := n.start(t, n.seat("next", shell("sleep 1000"), nil))
 		must.Eq(t, card, next.AllocatedResources.Tasks["train"].Devices[0].Name)
 		return
 	}
+}
+
+// waitOffered waits until the scheduler knows up to how many containers the cards offer seats.
+// Nomad's client sends a change after five to ten seconds; until then jobs are placed by the last.
+func (n gpuNode) waitOffered(t *testing.T, containers int64) {
+	t.Helper()
+	eventually(t, "the scheduler knows which seats are offered", func() error {
+		node, err := n.agent.Node(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, d := range node.NodeResources.Devices {
+			if got := *d.Attributes["offered"].IntVal; got != containers {
+				return fmt.Errorf("card %s offers seats up to %d containers", d.Name, got)
+			}
+		}
+		return nil
+	})
 }
 
 // testShared has two jobs share the card, with a third that gets the rest.

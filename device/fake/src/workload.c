@@ -111,7 +111,7 @@ static struct {
 } cu;
 
 static struct {
-	const char *resolve, *alloc, *mode, *until, *library;
+	const char *resolve, *alloc, *mode, *until, *after, *library;
 	long long bytes, peak, least, leave, work;
 	int steps, threads, pause_ms, hold_ms, count, windows, ask, own;
 	unsigned long long seed;
@@ -302,6 +302,13 @@ static void rest(void)
 		usleep((useconds_t)opt.pause_ms * 1000);
 }
 
+// Keeps the first step's memory, until the test makes the file of --after.
+static void await_file(void)
+{
+	while (opt.after && access(opt.after, F_OK) != 0)
+		usleep(50000);
+}
+
 static void *train(void *arg)
 {
 	unsigned long long seed = opt.seed + (unsigned long long)(uintptr_t)arg;
@@ -322,6 +329,8 @@ static void *train(void *arg)
 		say("{\"step\": %d, \"total\": %d, \"loss\": %.4f, \"t\": %.6f, \"took\": %.6f, \"free\": %zu, \"memory\": %zu}",
 			i + 1, opt.steps, 1.0 / (i + 1), now(), now() - t, f, total);
 		rest();
+		if (i == 0)
+			await_file();
 	}
 	for (int r = 0; r < opt.count; r++) { // with all of it
 		for (int k = 0; k < opt.steps; k++)
@@ -755,7 +764,7 @@ int main(int argc, char **argv)
 		{ "resolve", 1, 0, 'r' }, { "alloc", 1, 0, 'a' }, { "mode", 1, 0, 'm' }, { "bytes", 1, 0, 'b' }, { "peak", 1, 0, 'p' }, { "steps", 1, 0, 's' },
 		{ "threads", 1, 0, 't' }, { "pause-ms", 1, 0, 'w' }, { "hold-ms", 1, 0, 'h' }, { "count", 1, 0, 'c' }, { "seed", 1, 0, 'e' },
 		{ "least", 1, 0, 'l' }, { "leave", 1, 0, 'v' }, { "library", 1, 0, 'L' }, { "work", 1, 0, 'k' }, { "windows", 1, 0, 'i' }, { "ask", 1, 0, 'q' },
-		{ "until", 1, 0, 'u' }, { "own-stream", 0, 0, 'o' }, { 0 },
+		{ "until", 1, 0, 'u' }, { "after", 1, 0, 'f' }, { "own-stream", 0, 0, 'o' }, { 0 },
 	};
 	for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;)
 		switch (c) {
@@ -776,6 +785,7 @@ int main(int argc, char **argv)
 		case 'k': opt.work = atoll(optarg); break;
 		case 'q': opt.ask = atoi(optarg); break; // before it fills
 		case 'u': opt.until = optarg; break; // --pause-ms counts until there is such a file
+		case 'f': opt.after = optarg; break; // in train: the second step
 		case 'o': opt.own = 1; break; // in capture: the default stream of each thread
 		case 'i': opt.windows = atoi(optarg); break;
 		default: return 64;
