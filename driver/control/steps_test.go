@@ -112,3 +112,16 @@ func TestStepReportsLost(t *testing.T) {
 		}
 	})(t)
 }
+
+// Past the quality point, a task without a metric has not converged: the shim would migrate it.
+func TestStepReportsConverge(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, func(o *Options) { o.Policy = decider(t, "auto") })
+		f, b := n.stepper("bar", 100)
+		other := n.task("other")
+		n.start(f)
+		n.start(other)
+		n.seconds(90, behaviour{f: b.advance, other: learner(0.005, 1, 0.01)})
+		must.Eq(t, policy.NL, n.c.find(f.ID).decision.Category)
+	})(t)
+}

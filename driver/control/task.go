@@ -253,6 +253,9 @@ func (t *task) accept(d policy.Decision, now time.Time) {
 	if t.kind() == policy.Training && d.Category == policy.New {
 		d.Category = was.Category // the policy has no categories
 	}
+	if d.Category == policy.CL && t.m.Report.StepOnly() && t.m.Report.Step > 0 {
+		d.Category = policy.NL // without a metric nothing is known to converge
+	}
 	if d.Category != was.Category {
 		t.reportCategory(d)
 	}
