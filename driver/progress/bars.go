@@ -45,6 +45,13 @@ func (p *Parser) stepReport(line []byte) (r Report, ok bool) {
 	r = Report{Value: unset, Step: f.n, Total: f.of}
 	switch {
 	case f.shape == shapeBar && isSet(f.of) && !f.foreign:
+	case isSet(f.step) && f.total > 0: // also in JSON lines and rows of a table
+		return Report{Value: unset, Step: f.step, Total: f.total, Bar: "step"}, f.step <= f.total
+	case f.shape == shapeDict && isSet(f.n) && isSet(f.of):
+		r.Bar = "step"
+		return r, f.n <= f.of
+	case f.shape == shapeDict && isSet(f.epoch) && f.epochs > 0:
+		return Report{Value: unset, Step: f.epoch, Total: f.epochs, Bar: "epoch"}, f.epoch <= f.epochs
 	case f.shape != shapePlain:
 		return r, false
 	case isSet(f.step) && f.place && isSet(f.stepOf):

@@ -82,6 +82,10 @@ func TestParse_stepReports(t *testing.T) {
 			[]string{"loss=0.5 121/5000", "loss=0.5 122/5000", "loss=0.5 123/5000"}},
 		{"a metric that comes once is not", []string{"step 120/5000", "Final accuracy: 0.5", "step 122/5000"},
 			[]string{"step 120/5000", "Final accuracy=0.5 120/5000", "step 122/5000"}},
+		{"JSON lines", []string{`{"step": 3, "total_steps": 10}`, `{"step": "4/10"}`, `{"global_step/max_steps": "5/10"}`, `{"epoch": 3, "epochs": 10}`, `{"epochs": 10, "max_steps": 100}`},
+			[]string{"step 3/10", "step 4/10", "step 5/10", "epoch 3/10"}},
+		{"pairs", []string{"iter: 10 max_iters: 100", "step=3 mem total=16384"}, []string{"step 10/100"}},
+		{"a table", []string{"step,total,host", "3,10,a", "4,10,a", "a,b,c"}, []string{"step 3/10", "step 4/10"}},
 		{"ranks", []string{"0: step 120/5000", "1: step 120/5000", "0: step 121/5000"}, []string{"step 120/5000", "step 121/5000"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -218,7 +218,7 @@ func (p *Parser) columns(t *table, gap int) bool {
 	if t.n == 0 || gap == 1 && p.tableCounter(t.cols[0].of(line)) == countNothing {
 		return false // prose
 	}
-	counter, metric := false, false
+	counter, metric := false, false // a total will do for a metric
 	for _, c := range t.cols[:t.n] {
 		name := c.of(line)
 		if len(name) == 0 || isDigit(name[0]) || equalFold(name, "name") { // of functions, for instance
@@ -231,6 +231,8 @@ func (p *Parser) columns(t *table, gap int) bool {
 				metric = true
 			}
 		case countLR:
+		case countTotal, countPlainTotal:
+			metric = true
 		default:
 			counter = true
 		}
@@ -305,7 +307,7 @@ func (p *Parser) scanRow(line []byte) bool {
 			return false
 		}
 	}
-	if f.ncands == 0 {
+	if f.ncands == 0 && !(isSet(f.step) && (isSet(f.total) || isSet(f.plainTotal))) {
 		*f = before
 		return false
 	}

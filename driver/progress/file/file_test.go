@@ -296,7 +296,7 @@ func TestCSV(t *testing.T) {
 		{"NumPy", "# step,loss\n1.000000000000000000e+00,5.000000000000000000e-01\n", progress.Config{}, []string{"2: 1 loss=0.5"}, ""},
 		{"remarks", "# a run\n#\nstep,loss\n# half-time, said\n1,0.5\n", progress.Config{}, []string{"5: 1 loss=0.5"}, ""},
 		{"a title", "Training log\nstep,loss\n1,0.5\n", progress.Config{}, []string{"3: 1 loss=0.5"}, ""},
-		{"global step", "Global Step,total steps,val loss,best val loss\n1,9,0.5,0.4\n2,9,,0.3\n", progress.Config{Metric: "Val Loss"}, []string{"2: 1/9 val loss=0.5"}, ""},
+		{"global step", "Global Step,total steps,val loss,best val loss\n1,9,0.5,0.4\n2,9,,0.3\n", progress.Config{Metric: "Val Loss"}, []string{"2: 1/9 val loss=0.5", "3: 2/9 =NaN"}, ""},
 		{"not finite", "step,loss\n1,nan\n2,NaN\n3,inf\n4,-inf\n5,-nan\n6,Infinity\n7,+INF\n8,1e999\n9,nano\n10,--inf\n", progress.Config{},
 			[]string{"2: 1 loss=NaN", "3: 2 loss=NaN", "4: 3 loss=+Inf", "5: 4 loss=-Inf", "6: 5 loss=NaN", "7: 6 loss=+Inf", "8: 7 loss=+Inf", "9: 8 loss=+Inf"}, ""},
 		{"missing", "step,loss\n1,\n2,NA\n3,null\n4,None\n5,-\n6,0.5\n", progress.Config{}, []string{"7: 6 loss=0.5"}, ""},
