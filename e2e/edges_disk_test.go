@@ -24,7 +24,7 @@ func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	s := newSiteOf(t, 1, nil)
 	full := newCluster(t, s.h, "exec", clusterOptions{agent: harness.AgentConfig{
-		Name: "full", Join: s.server, ClientHCL: "gc_disk_usage_threshold = 0.01",
+		Name: "full", Join: s.server, GCDisk: 0.01,
 	}})
 	names := []string{"from-full", "to-full"}
 	for i, at := range []*cluster{full, s.b} {

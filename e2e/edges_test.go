@@ -20,6 +20,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
@@ -128,7 +129,7 @@ func (m *moving) move(t *testing.T, d *apiProxy, change ...func(*move.Options)) 
 	}
 	m.ended = make(chan struct{})
 	ctx := t.Context()
-	nomad := move.API{Client: d.client()}
+	nomad := move.API{Client: d.client(), Agent: config.Nomad{}.Agent}
 	go func() {
 		defer close(m.ended)
 		m.result, m.err = move.Move(ctx, nomad, move.Request{Alloc: m.alloc.ID, Node: m.b.agent.NodeID()}, opts)
@@ -164,7 +165,7 @@ func (m *moving) recover(t *testing.T) {
 		opts := move.DefaultOptions()
 		opts.Claims, opts.Owner = claims, "next"
 		opts.Report = func(p move.Phase, what string) { t.Logf("%s: recovered: %s: %s", m.id, p, what) }
-		_, err = move.Recover(t.Context(), move.API{Client: m.server.API}, r, opts)
+		_, err = move.Recover(t.Context(), move.API{Client: m.server.API, Agent: config.Nomad{}.Agent}, r, opts)
 		return err
 	})
 }

@@ -173,14 +173,14 @@ func (c *chaos) build(ctx context.Context) (err error) {
 		return err
 	}
 	for _, name := range []string{"a", "b", "c", "full"} {
-		limits := "gc_disk_usage_threshold = 99"
+		gcDisk := 0.0
 		if name == "full" {
-			limits = "gc_disk_usage_threshold = 0.01"
+			gcDisk = 0.01
 		}
 		a, err := c.h.StartAgent(ctx, harness.AgentConfig{
 			Name: name, Join: c.server, PluginName: "ebbtide-driver", Plugin: `engine = "exec"`, LogLevel: "INFO",
 			HostVolumes: map[string]string{"witness": c.witness},
-			ClientHCL:   limits,
+			GCDisk:      gcDisk,
 		})
 		if err != nil {
 			return err

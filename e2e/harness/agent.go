@@ -41,6 +41,7 @@ type AgentConfig struct {
 	// Ebbtide's recommended settings, which other files set.
 	ConfigDir string
 
+	GCDisk float64 // gc_disk_usage_threshold, in percent; 0: 100
 	// ClientHCL is added to the client block, HCL to the top level.
 	ClientHCL, HCL string
 
@@ -165,8 +166,10 @@ client {
   state_dir         = {{ printf "%q" .State }}
   alloc_mounts_dir  = {{ printf "%q" .Mounts }}
   {{ if not .Cfg.ConfigDir }}max_kill_timeout = {{ printf "%q" .MaxKill }}{{ end }}
-  # Beyond it, 50 by default, moves are refused: long tests have more.
+  # Over these limits moves are refused. Neither long tests nor the machine's disk may reach them.
   gc_max_allocs     = 10000
+  gc_inode_usage_threshold = 100
+  gc_disk_usage_threshold  = {{ or .Cfg.GCDisk 100 }}
   min_dynamic_port  = {{ .MinPort }}
   max_dynamic_port  = {{ .MaxPort }}
   # Where the agent's host has no cloud, each of these waits for one.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
@@ -177,7 +178,7 @@ func one(ctx context.Context, from, to *harness.Agent, alloc *api.Allocation) (m
 		}
 	}
 	start := time.Now()
-	res, err := move.Move(ctx, move.API{Client: from.API}, move.Request{Alloc: alloc.ID, Node: to.NodeID()}, opts)
+	res, err := move.Move(ctx, move.API{Client: from.API, Agent: config.Nomad{}.Agent}, move.Request{Alloc: alloc.ID, Node: to.NodeID()}, opts)
 	if err != nil {
 		return m, nil, err
 	}
