@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -41,6 +42,12 @@ type chaos struct {
 	fails   int // percent of moves
 	more    bool
 	stalled map[ledger.CardID]stall
+	history []string // what was put on cards, granted by whom, and measured
+}
+
+// happened notes what a failure's log shows. mu is held.
+func (h *chaos) happened(what string, card ledger.CardID, bytes int64) {
+	h.history = append(h.history, fmt.Sprintf("%v: %s: card %s: %d MiB, %d on it", time.Since(h.begun), what, card, bytes/mib, h.on[card]/mib))
 }
 
 // stall is a card whose first request would fit, if grants were not stopped there.
@@ -89,7 +96,9 @@ func (h *chaos) upTo(most time.Duration) time.Duration {
 // put adds memory to a card, or removes it. mu is held.
 func (h *chaos) put(card ledger.CardID, bytes int64) {
 	h.on[card] += uint64(bytes)
+	h.happened("put", card, bytes)
 	if h.on[card] > 1000*mib {
+		h.Log(strings.Join(h.history[max(0, len(h.history)-60):], "\n"))
 		h.Errorf("%v: %d MiB are on card %s", time.Since(h.begun), int64(h.on[card])/mib, card)
 	}
 }
@@ -103,6 +112,7 @@ func (h *chaos) measure(card ledger.CardID) (Measured, error) {
 	if h.random.IntN(100) < 2 {
 		return Measured{}, errors.New("NVML does not answer")
 	}
+	h.happened("measured", card, 0)
 	m := Measured{Free: 1000*mib - h.on[card], By: make(map[int]uint64)}
 	for pid, w := range h.workers {
 		if n := w.held[card] + w.more[card]; n > 0 && !w.parked {
@@ -390,6 +400,7 @@ func (w *worker) take(card ledger.CardID, bytes uint64) bool {
 			return false
 		}
 		if w.on[card]+bytes > 1000*mib && w.chaos.more { // the driver refuses it
+			w.happened(fmt.Sprintf("process %d is granted", w.proc.PID), card, int64(bytes))
 			if refused++; refused > 3 {
 				w.Errorf("%v: process %d is out of memory: %d MiB of %s, on which %d are", time.Since(w.begun), w.proc.PID, bytes/mib, card, w.on[card]/mib)
 				return false
