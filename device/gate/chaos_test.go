@@ -42,7 +42,7 @@ type chaos struct {
 	fails   int // percent of moves
 	more    bool
 	stalled map[ledger.CardID]stall
-	history []string // what was put on cards, granted by whom, and measured
+	history []string // what a failure logs
 }
 
 // happened notes what a failure's log shows. mu is held.
@@ -113,7 +113,7 @@ func (h *chaos) measure(card ledger.CardID) (Measured, error) {
 		return Measured{}, errors.New("NVML does not answer")
 	}
 	h.happened("measured", card, 0)
-	m := Measured{Free: 1000*mib - h.on[card], By: make(map[int]uint64)}
+	m := Measured{Free: 1000*mib - min(1000*mib, h.on[card]), By: make(map[int]uint64)}
 	for pid, w := range h.workers {
 		if n := w.held[card] + w.more[card]; n > 0 && !w.parked {
 			m.By[pid] = n

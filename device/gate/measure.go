@@ -111,9 +111,11 @@ func (g *Gate) measure(card ledger.CardID) (m cardRoom, err error) {
 	m.free = min(measured.Free, physical)
 	var known uint64
 	for id, granted := range g.granted(card) {
-		granted = max(granted, before[id]) // it may have changed meanwhile
-		holds, told := measured.By[id.PID]
 		p := g.processes[id]
+		if p.container.parking == nil || !p.container.parking.unsure { // else all that is there is outside
+			granted = max(granted, before[id]) // it may have changed meanwhile
+		}
+		holds, told := measured.By[id.PID]
 		switch {
 		case p.container.parking != nil:
 			holds = min(holds, granted)

@@ -17,9 +17,10 @@ import (
 )
 
 type fakeCard struct {
-	free uint64
-	by   map[int]uint64
-	err  error
+	free  uint64
+	by    map[int]uint64
+	err   error
+	takes time.Duration
 }
 
 func (s *fakeCard) options() Options {
@@ -28,6 +29,7 @@ func (s *fakeCard) options() Options {
 		if card != card0 {
 			return Measured{Free: 1000 * mib}, nil
 		}
+		time.Sleep(s.takes)
 		return Measured{Free: s.free, By: s.by}, s.err
 	}
 	return o
@@ -133,6 +135,30 @@ func TestMeasure_restore(t *testing.T) {
 		synctest.Wait()
 		must.Eq(t, []string{"restore [1]"}, moves.calls)
 		must.Nil(t, proc.parking)
+	})
+}
+
+// A restore fails half done while a measurement that began before is in progress: what it sees of
+// the container counts, although the ledger no longer does.
+func TestMeasure_restoreFailsMeanwhile(t *testing.T) {
+	s := &fakeCard{free: 1000 * mib}
+	o := s.options()
+	moves := newFakeEvictor()
+	o.Evictor = moves
+	moves.restore = func() error { return errors.New("CUDA does not answer") }
+	on(t, o, func(b *bench) {
+		a, c := b.process(1, "a"), b.process(2, "b")
+		a.take(600 * mib)
+		b.mu.Lock()
+		b.parked("a")
+		b.mu.Unlock()
+		synctest.Wait() // the restore has begun
+		s.free, s.by, s.takes = 400*mib, map[int]uint64{1: 600 * mib}, 2*moves.takes
+		_, err := b.measure(card0)
+		must.NoError(t, err)
+		must.Eq(t, []string{"restore [1]"}, moves.calls)
+		must.Eq(t, 600*mib, b.ledger.Outside(card0))
+		must.Eq(t, wire.Message{}, c.want(500*mib, time.Minute))
 	})
 }
 
