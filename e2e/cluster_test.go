@@ -28,8 +28,8 @@ import (
 
 // Deadlines are generous for loaded machines; passing tests wait for events only.
 const (
-	startDeadline = 2 * time.Minute // start of an agent, a daemon or a task
-	stepDeadline  = time.Minute     // any short step
+	startDeadline = 5 * time.Minute // start of an agent, a daemon or a task
+	stepDeadline  = 2 * time.Minute // any short step
 )
 
 // newHarness fails the test if it leaves processes, mounts or files behind.

@@ -43,12 +43,12 @@ kill $other`, steps, print))
 // testBars: a bar alone tells the steps, and gives no value.
 func testBars(t *testing.T, c *cluster) {
 	known := func(s status.Status) bool { return s.Fair.RemainingCPUS.Known() && s.Fair.Source == "steps" }
-	long, short := c.start(t, job{id: "long-bar", tasks: []task{bar(3000)}}), c.start(t, job{id: "short-bar", tasks: []task{bar(1000)}})
+	long, short := c.start(t, job{id: "long-bar", tasks: []task{bar(1500)}}), c.start(t, job{id: "short-bar", tasks: []task{bar(500)}})
 	c.waitStatus(t, long, "train", "of known size by its bar", known)
 	st := c.waitStatus(t, short, "train", "preferred by its bar", func(s status.Status) bool {
 		return s.Rule == "fsp.preferred" && s.Limit.InForce.Shares > 550 && known(s)
 	})
-	must.Eq(t, 1000, st.Total)
+	must.Eq(t, 500, st.Total)
 	must.Eq(t, "", st.Metric)
 	must.False(t, st.Growth.Known())
 	c.stop(t, "short-bar")
