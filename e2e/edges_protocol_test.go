@@ -18,7 +18,6 @@ import (
 
 	"github.com/ebbtide/ebbtide/cli"
 	state "github.com/ebbtide/ebbtide/shim/cluster"
-	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
@@ -62,7 +61,7 @@ func testTwoMovers(t *testing.T, m *moving, d *apiProxy) {
 	m.inFrozen(t, d, func() {
 		opts := move.DefaultOptions()
 		opts.Claims, opts.Owner = claimsOf(m.server.API), "second"
-		_, err := move.Move(t.Context(), move.API{Client: m.server.API, Agent: config.Nomad{}.Agent}, move.Request{Alloc: m.alloc.ID, Node: m.b.agent.NodeID()}, opts)
+		_, err := move.Move(t.Context(), nomadOf(m.server.API), move.Request{Alloc: m.alloc.ID, Node: m.b.agent.NodeID()}, opts)
 		must.ErrorIs(t, err, move.ErrClaimed)
 	})
 	must.NoError(t, m.err)

@@ -129,12 +129,17 @@ func (m *moving) move(t *testing.T, d *apiProxy, change ...func(*move.Options)) 
 	}
 	m.ended = make(chan struct{})
 	ctx := t.Context()
-	nomad := move.API{Client: d.client(), Agent: config.Nomad{}.Agent}
+	nomad := nomadOf(d.client())
 	go func() {
 		defer close(m.ended)
 		m.result, m.err = move.Move(ctx, nomad, move.Request{Alloc: m.alloc.ID, Node: m.b.agent.NodeID()}, opts)
 	}()
 	t.Cleanup(func() { <-m.ended })
+}
+
+// nomadOf asks nodes' agents for their limits, as `ebbtide move` does.
+func nomadOf(client *api.Client) move.API {
+	return move.API{Client: client, Agent: config.Nomad{}.Agent}
 }
 
 // claimsOf uses the variables of `ebbtide move`.
@@ -165,7 +170,7 @@ func (m *moving) recover(t *testing.T) {
 		opts := move.DefaultOptions()
 		opts.Claims, opts.Owner = claims, "next"
 		opts.Report = func(p move.Phase, what string) { t.Logf("%s: recovered: %s: %s", m.id, p, what) }
-		_, err = move.Recover(t.Context(), move.API{Client: m.server.API, Agent: config.Nomad{}.Agent}, r, opts)
+		_, err = move.Recover(t.Context(), nomadOf(m.server.API), r, opts)
 		return err
 	})
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
@@ -100,7 +99,7 @@ func (m *moving) unbind(t *testing.T) {
 	t.Helper()
 	opts := move.DefaultOptions()
 	opts.Claims, opts.Owner = claimsOf(m.server.API), "unbind"
-	_, err := move.Unbind(t.Context(), move.API{Client: m.server.API, Agent: config.Nomad{}.Agent}, "default", m.id, "g", opts)
+	_, err := move.Unbind(t.Context(), nomadOf(m.server.API), "default", m.id, "g", opts)
 	must.NoError(t, err)
 }
 

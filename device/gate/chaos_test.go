@@ -42,10 +42,10 @@ type chaos struct {
 	fails   int // percent of moves
 	more    bool
 	stalled map[ledger.CardID]stall
-	history []string // what a failure logs
+	history []string
 }
 
-// happened notes what a failure's log shows. mu is held.
+// happened adds to the history, which a failure logs. mu is held.
 func (h *chaos) happened(what string, card ledger.CardID, bytes int64) {
 	h.history = append(h.history, fmt.Sprintf("%v: %s: card %s: %d MiB, %d on it", time.Since(h.begun), what, card, bytes/mib, h.on[card]/mib))
 }
@@ -400,7 +400,7 @@ func (w *worker) take(card ledger.CardID, bytes uint64) bool {
 			return false
 		}
 		if w.on[card]+bytes > 1000*mib && w.chaos.more { // the driver refuses it
-			w.happened(fmt.Sprintf("process %d is granted", w.proc.PID), card, int64(bytes))
+			w.happened(fmt.Sprintf("refused to process %d", w.proc.PID), card, int64(bytes))
 			if refused++; refused > 3 {
 				w.Errorf("%v: process %d is out of memory: %d MiB of %s, on which %d are", time.Since(w.begun), w.proc.PID, bytes/mib, card, w.on[card]/mib)
 				return false
