@@ -62,7 +62,7 @@ demo: ## six training jobs on a real Nomad, with and without Ebbtide's policy, a
 	@$(MAKE) --no-print-directory build nomad
 	$(GO) run ./e2e/demo
 
-test: ## everything that CI runs; at the end what failed, and what was skipped and why (35 minutes, root; NOINSTALL=1: installs no packages)
+test: ## everything that CI runs; at the end what failed, and what was skipped and why (45 minutes, root; NOINSTALL=1: installs no packages)
 	@tools/test
 
 $(BIN)/gotestsum: tools/go.mod
