@@ -14,6 +14,7 @@ const (
 	nodeFails
 	taskBack // a task is placed again
 	shimDue  // the shim's next pass
+	placesDue
 )
 
 type event struct {
@@ -23,13 +24,13 @@ type event struct {
 	version uint64 // of the node
 }
 
-// queue orders events by time, and reproducibly within a time.
-type queue struct{ events events }
+// timeline orders events by time, and reproducibly within a time.
+type timeline struct{ events events }
 
-func (q *queue) push(e event) { heap.Push(&q.events, e) }
-func (q *queue) pop()         { heap.Pop(&q.events) }
+func (q *timeline) push(e event) { heap.Push(&q.events, e) }
+func (q *timeline) pop()         { heap.Pop(&q.events) }
 
-func (q *queue) peek() (event, bool) {
+func (q *timeline) peek() (event, bool) {
 	if len(q.events) == 0 {
 		return event{}, false
 	}

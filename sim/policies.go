@@ -27,6 +27,7 @@ type Variant struct {
 	mode      plan.Mode // "" for the scenario's
 	placement string    // "" for the scenario's
 	specon    bool      // SpeCon moves tasks
+	order     *order    // of waiting tasks, nil for Nomad's
 
 	ideal      bool // limits apply as decided, without planner and floor
 	hard       bool // and even if CPU is idle
@@ -75,6 +76,7 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 	if !slices.Contains(scenario.Placements(), v.placement) {
 		return v, problem("placement of %q must be one of %s", name, strings.Join(scenario.Placements(), ", "))
 	}
+	v.order = orders()[v.placement]
 	p, ok := presets()[base]
 	if !ok {
 		p.policy = base

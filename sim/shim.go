@@ -30,7 +30,7 @@ type shim struct {
 func (h *shim) begin(s *simulation, seed uint64) {
 	h.r = rand.New(rand.NewPCG(seed, 11))
 	if s.v.specon || s.v.placement == scenario.Relocate && len(s.nodes) > 1 {
-		s.queue.push(event{at: shimInterval, kind: shimDue})
+		s.timeline.push(event{at: shimInterval, kind: shimDue})
 	}
 	for _, n := range s.nodes {
 		h.nextFailure(s, n)
@@ -39,7 +39,7 @@ func (h *shim) begin(s *simulation, seed uint64) {
 
 func (h *shim) nextFailure(s *simulation, n *node) {
 	if f := s.sc.Failures; f != nil {
-		s.queue.push(event{at: s.now + 2*h.r.Float64()*f.EveryS, kind: nodeFails, id: n.index})
+		s.timeline.push(event{at: s.now + 2*h.r.Float64()*f.EveryS, kind: nodeFails, id: n.index})
 	}
 }
 
@@ -194,7 +194,7 @@ func (s *simulation) candidate(t *task, left float64) relocate.Task {
 }
 
 func (h *shim) run(s *simulation) error {
-	s.queue.push(event{at: s.now + shimInterval, kind: shimDue})
+	s.timeline.push(event{at: s.now + shimInterval, kind: shimDue})
 	if s.v.placement == scenario.Relocate {
 		if err := h.relocate(s); err != nil {
 			return err
@@ -281,7 +281,7 @@ func (s *simulation) move(t *task, to *node) error {
 	t.saved, t.bound, t.movedAt = t.work, to, s.now
 	to.inbound = append(to.inbound, t)
 	t.m.Moves++
-	s.queue.push(event{at: s.now + s.sc.MoveS, kind: taskBack, id: t.index})
+	s.timeline.push(event{at: s.now + s.sc.MoveS, kind: taskBack, id: t.index})
 	if err := from.decide(s, policy.EventLeave); err != nil {
 		return err
 	}

@@ -41,14 +41,15 @@ type simulation struct {
 	v    Variant
 	poll float64 // seconds between the driver's polls
 
-	now     float64
-	nodes   []*node
-	tasks   []*task
-	queue   queue
-	arrived int     // jobs submitted so far
-	queued  []*task // for room, in order of arrival
-	ended   int
-	shim    shim
+	now      float64
+	nodes    []*node
+	tasks    []*task
+	timeline timeline
+	arrived  int     // jobs submitted so far
+	queued   []*task // for room, in order of arrival
+	places   places
+	ended    int
+	shim     shim
 
 	used      float64 // CPU-seconds, in total
 	decisions int
@@ -84,7 +85,11 @@ func Run(ctx context.Context, c Config) (metrics.Run, error) {
 			})
 		}
 	}
+	if err := s.possible(); err != nil {
+		return metrics.Run{}, err
+	}
 	s.shim.begin(s, c.Seed)
+	s.places.begin(s)
 	if err := s.loop(ctx, c.Progress); err != nil {
 		return metrics.Run{}, err
 	}
@@ -125,8 +130,8 @@ func (s *simulation) loop(ctx context.Context, progress func(ended, all int)) er
 				progress(s.ended, len(s.tasks))
 			}
 		}
-		e, ok := s.queue.peek()
-		if s.arrived < len(s.tasks) && (!ok || s.tasks[s.arrived].ArriveS <= e.at) {
+		e, some := s.timeline.peek()
+		if s.arrived < len(s.tasks) && (!some || s.tasks[s.arrived].ArriveS <= e.at) {
 			t := s.tasks[s.arrived]
 			s.arrived++
 			s.now = max(s.now, t.ArriveS)
@@ -135,12 +140,7 @@ func (s *simulation) loop(ctx context.Context, progress func(ended, all int)) er
 			}
 			continue
 		}
-		if !ok {
-			var errs fields.Errors
-			errs.Add("node", "one must have the %v cores that job %s asks for; it would wait forever", s.queued[0].AskCores, s.queued[0].ID)
-			return errs
-		}
-		s.queue.pop()
+		s.timeline.pop()
 		s.now = max(s.now, e.at)
 		if err := s.handle(e); err != nil {
 			return err
@@ -166,11 +166,14 @@ func (s *simulation) handle(e event) error {
 	case nodeFails:
 		return s.fail(s.nodes[e.id])
 	case nodeBack:
-		s.nodes[e.id].down = false
+		s.nodes[e.id].down, s.places.stale = false, true
 		s.shim.nextFailure(s, s.nodes[e.id])
 		return s.admit()
 	case shimDue:
 		return s.shim.run(s)
+	case placesDue:
+		s.timeline.push(event{at: s.now + placesInterval, kind: placesDue})
+		return s.order()
 	}
 	return nil
 }
@@ -179,32 +182,52 @@ func (s *simulation) handle(e event) error {
 func (s *simulation) schedule(n *node) {
 	n.version++
 	if len(n.tasks) > 0 {
-		s.queue.push(event{at: n.due(s), kind: nodeDue, id: n.index, version: n.version})
+		s.timeline.push(event{at: n.due(s), kind: nodeDue, id: n.index, version: n.version})
 	}
+}
+
+// possible reports a job that would wait forever.
+func (s *simulation) possible() error {
+	most := 0.0
+	for _, n := range s.nodes {
+		most = max(most, n.cores)
+	}
+	for _, t := range s.tasks {
+		if t.AskCores > most*(1+rounding) {
+			var errs fields.Errors
+			errs.Add("node", "one must have the %v cores that job %s asks for; it would wait forever", t.AskCores, t.ID)
+			return errs
+		}
+	}
+	return nil
 }
 
 // submit places a task or queues it.
 func (s *simulation) submit(t *task) error {
-	if len(s.queued) > 0 {
-		s.queued = append(s.queued, t)
-		return s.admit()
-	}
-	ok, err := s.place(t)
-	if err == nil && !ok {
-		s.queued = append(s.queued, t)
-	}
-	return err
+	s.queued = append(s.queued, t)
+	s.places.stale = true
+	return s.admit()
 }
 
-// admit places queued tasks while there is room for the first.
+// admit places queued tasks: by the order, or as Nomad does those that fit.
 func (s *simulation) admit() error {
-	for len(s.queued) > 0 {
-		ok, err := s.place(s.queued[0])
-		if err != nil || !ok {
+	if s.v.order != nil {
+		if !s.places.stale {
+			return nil
+		}
+		return s.order()
+	}
+	waiting := s.queued[:0]
+	for _, t := range s.queued {
+		ok, err := s.place(t)
+		if err != nil {
 			return err
 		}
-		s.queued = s.queued[1:]
+		if !ok {
+			waiting = append(waiting, t)
+		}
 	}
+	s.queued = waiting
 	return nil
 }
 
@@ -213,12 +236,16 @@ func (s *simulation) place(t *task) (bool, error) {
 	if n == nil {
 		return false, nil
 	}
+	return true, s.start(t, n)
+}
+
+func (s *simulation) start(t *task, n *node) error {
 	n.add(s, t)
 	if err := n.decide(s, policy.EventJoin); err != nil {
-		return false, err
+		return err
 	}
 	s.schedule(n)
-	return true, nil
+	return nil
 }
 
 // end removes a task whose work is done or objective reached.
@@ -230,6 +257,7 @@ func (s *simulation) end(t *task) {
 	t.node.remove(t, s.v.twin && t.Service == nil)
 	t.follower, t.pending, t.Curve = nil, nil, nil
 	s.ended++
+	s.places.ended(t)
 }
 
 // fail stops a node; its tasks restart elsewhere from their last checkpoints.
@@ -243,9 +271,9 @@ func (s *simulation) fail(n *node) error {
 		t.fail(s.sc.Failures.CheckpointS)
 		t.node, t.rate = nil, 0
 	}
-	s.queue.push(event{at: s.now + s.sc.Failures.RepairS, kind: nodeBack, id: n.index})
+	s.timeline.push(event{at: s.now + s.sc.Failures.RepairS, kind: nodeBack, id: n.index})
 	for _, t := range tasks {
-		s.queue.push(event{at: s.now + s.sc.MoveS, kind: taskBack, id: t.index})
+		s.timeline.push(event{at: s.now + s.sc.MoveS, kind: taskBack, id: t.index})
 	}
 	return nil
 }

@@ -217,6 +217,43 @@ func TestRun_queue(t *testing.T) {
 	must.True(t, Input(err))
 }
 
+// Orders of waiting jobs: fair finish is sooner in the mean, and near every job's fair share. Only
+// some suspend jobs, and fifo never overtakes.
+func TestRun_orders(t *testing.T) {
+	const text = "move_s = 60\nnode \"a\" {\n count = 2\n cores = 8\n}\nworkload \"generated\" {\n jobs = 60\n median_cpu_s = 3600\n sigma = 1.2\n spread = 1.1\n cap_cores = [1, 2, 8]\n asks = true\n}\n"
+	runs := batch(t, text, 4, 2, "none", "none@fifo", "none@dynamic", "none@easy", "none@las", "none@queue", "none@srtf")
+	all := summaries(t, runs)
+	for name, s := range all {
+		must.Eq(t, 0, s.Unfinished)
+		must.Eq(t, name == "none@las" || name == "none@queue" || name == "none@srtf", s.Moves > 0, must.Sprint(name))
+		must.Eq(t, s.Moves > 0, s.Lost > 0)
+	}
+	fair, bound := all["none@queue"], all["none@srtf"]
+	must.Greater(t, 0.2, fair.Gain())
+	must.Greater(t, 0.8*bound.Gain(), fair.Gain())
+	must.Less(t, 0.25, fair.Time("start").Ratio.Mean)
+	must.Less(t, all["none"].Share.Max/4, fair.Share.Max)
+	must.Less(t, 2, fair.Share.P95)
+	for _, r := range runs {
+		last := 0.0
+		for _, j := range r.Jobs {
+			if r.Policy == "none@fifo" {
+				must.LessEq(t, *j.StartS, last)
+				last = *j.StartS
+			}
+			must.GreaterEq(t, j.ArriveS+(j.CPUS-j.LostCPUS)/j.CapCores-1e-6, *j.FairEndS)
+		}
+	}
+}
+
+// Tasks of a node that failed wait like the others.
+func TestRun_orderFailures(t *testing.T) {
+	const text = "node \"a\" {\n count = 2\n cores = 4\n}\nfailures {\n every_s = 4000\n repair_s = 500\n checkpoint_s = 300\n}\nworkload \"generated\" {\n jobs = 30\n median_cpu_s = 1000\n cap_cores = [1, 4]\n asks = true\n}\n"
+	for _, r := range batch(t, text, 3, 2, "none", "none@queue") {
+		must.Eq(t, 0, r.Unfinished())
+	}
+}
+
 // A job ends at its objective under every policy; TRADL lets acceptable ones yield.
 func TestRun_targets(t *testing.T) {
 	const text = "node \"a\" { cores = 4 }\nworkload \"papers\" {\n jobs = 8\n targets = true\n noise = 0.001\n}\n"

@@ -62,6 +62,7 @@ type task struct {
 	movedAt float64
 
 	sorting sorting
+	place   place
 }
 
 // sorting is SpeCon's state of a task.

@@ -32,14 +32,15 @@ var budgets = map[string]int{
 	"docs/reference.md":     5450,
 	"docs/gpu.md":           2420,
 	"docs/gpu-internals.md": 1195,
-	"docs/sim.md":           670,
+	"docs/queue.md":         765,
+	"docs/sim.md":           815,
 	"docs/evaluation.md":    3358,
 	"docs/dependencies.md":  1060,
 	"docs/metrics.md":       1480,
 }
 
 // inAll is the most words of all of docs.
-const inAll = 25000
+const inAll = 25950
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {

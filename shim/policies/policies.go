@@ -9,6 +9,7 @@ import (
 	"github.com/ebbtide/ebbtide/internal/optin"
 	"github.com/ebbtide/ebbtide/shim/migration"
 	"github.com/ebbtide/ebbtide/shim/placement"
+	"github.com/ebbtide/ebbtide/shim/queue"
 	"github.com/ebbtide/ebbtide/shim/rebalance"
 	"github.com/ebbtide/ebbtide/shim/relocate"
 )
@@ -19,6 +20,7 @@ const (
 	FlowConPlace    = optin.FlowConPlace
 	SpeConMigrate   = optin.SpeConMigrate
 	SpeConRebalance = optin.SpeConRebalance
+	Queue           = "queue"
 )
 
 // All returns the policies in the order in which they apply to a task.
@@ -32,5 +34,7 @@ func All() []policy.Query {
 			migration.Input{Params: migration.DefaultParams()}, migration.Example(), migration.Decide),
 		policy.NewQuery(SpeConRebalance, "which tasks move when all have converged (SpeCon, Algorithm 3)",
 			rebalance.Input{}, rebalance.Example(), rebalance.Decide),
+		policy.NewQuery(Queue, "which jobs have their places, if there is not room for all (fair finish)",
+			queue.Input{Params: queue.DefaultParams()}, queue.Example(), queue.Decide),
 	}
 }

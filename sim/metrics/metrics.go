@@ -40,6 +40,10 @@ type Job struct {
 	// TwinEndS is when the job's twin, as the driver keeps it, has had the job's work. Simulated.
 	TwinEndS *float64 `json:"twin_end_s,omitempty"`
 
+	// FairEndS is when it would have ended with its fair share of the cluster. Simulated, for jobs
+	// that may wait for a place.
+	FairEndS *float64 `json:"fair_end_s,omitempty"`
+
 	// Quality50S etc. are when the job reached 50, 90 and 95 % of its final quality, counted
 	// from its first report.
 	Quality50S *float64 `json:"quality_50_s,omitempty"`

@@ -189,5 +189,5 @@ func TestWrite(t *testing.T) {
 	lines = strings.Split(w.String(), "\n")
 	must.Eq(t, 8, len(lines))
 	// ρ: with 1.9 jobs present on average, 81 CPU-seconds would take 76.95 s.
-	must.Eq(t, "s,none,1,a,,0,,100,,,50,,,90,9,0,0,0,0,1.29954516", lines[1])
+	must.Eq(t, "s,none,1,a,,0,,100,,,,50,,,90,9,0,0,0,0,1.29954516", lines[1])
 }

@@ -38,6 +38,9 @@ type Summary struct {
 	WorstJob string `json:"worst_job"`
 	// Fairness is the finish-time fairness ρ.
 	Fairness Distribution `json:"fairness"`
+	// Share is each job's completion relative to that with its fair share of the cluster; times
+	// under ten minutes count as ten.
+	Share Distribution `json:"share"`
 
 	// Throttled is relative to the jobs' time, Idle to the pool while jobs were present, Lost
 	// to the CPU time used.
@@ -82,6 +85,7 @@ const (
 	Completion = "completion"
 	Makespan   = "makespan"
 	Quality95  = "quality_95"
+	Start      = "start" // the first
 )
 
 func measures() []measure {
@@ -90,6 +94,7 @@ func measures() []measure {
 		{"quality_50", func(j Job) (float64, bool) { return j.since(j.Quality50S) }},
 		{"quality_90", func(j Job) (float64, bool) { return j.since(j.Quality90S) }},
 		{Quality95, func(j Job) (float64, bool) { return j.since(j.Quality95S) }},
+		{Start, func(j Job) (float64, bool) { return j.since(j.StartS) }},
 		{"acceptable", func(j Job) (float64, bool) { return j.since(j.AcceptableS) }},
 		{"objective", func(j Job) (float64, bool) { return j.since(j.ObjectiveS) }},
 	}
@@ -281,9 +286,12 @@ func (s *Summary) add(name string, seconds, ratios []float64, seed uint64) {
 	}
 }
 
+// shortest is the time, in seconds, as which shorter ones count in Summary.Share.
+const shortest = 600
+
 func (s *Summary) compare(pairs []pair, seed uint64) {
 	complete := measures()[0]
-	var ratios, worsts, fairness []float64
+	var ratios, worsts, fairness, shares []float64
 	slower, most := 0, 0.0
 	for _, p := range pairs {
 		worst := 0.0
@@ -305,6 +313,12 @@ func (s *Summary) compare(pairs []pair, seed uint64) {
 		if worst > 0 {
 			worsts = append(worsts, worst)
 		}
+		for _, j := range p.run.Jobs {
+			fair, known := j.since(j.FairEndS)
+			if took, ok := j.Completion(); ok && known {
+				shares = append(shares, max(took, shortest)/max(fair, shortest))
+			}
+		}
 		for _, rho := range p.run.Fairness() {
 			if rho > 0 {
 				fairness = append(fairness, rho)
@@ -316,7 +330,7 @@ func (s *Summary) compare(pairs []pair, seed uint64) {
 	if len(ratios) > 0 {
 		s.Slower = float64(slower) / float64(len(ratios))
 	}
-	s.Ratio, s.Fairness, s.Worst = Distribute(ratios), Distribute(fairness), Bootstrap(worsts, seed)
+	s.Ratio, s.Fairness, s.Share, s.Worst = Distribute(ratios), Distribute(fairness), Distribute(shares), Bootstrap(worsts, seed)
 }
 
 func (s *Summary) use(pairs []pair) {

@@ -40,7 +40,12 @@ func writeTable(w io.Writer, all []Summary) error {
 	}
 	fmt.Fprintf(w, "%s: %d jobs, %d runs, against %s\n", all[0].Scenario, all[0].Jobs, all[0].Runs, all[0].Base)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprint(t, "policy\tcompletion\tmakespan\t50 % quality\t95 % quality\tworst job\tof all\tslower\tρ p95\tidle\tlost\tmoves\tQoE\tof bound\t\n")
+	waits := all[0].Share.N > 0 // for places
+	more := ""
+	if waits {
+		more = "first start\tof fair share\tp95\t"
+	}
+	fmt.Fprint(t, "policy\tcompletion\tmakespan\t50 % quality\t95 % quality\tworst job\tof all\tslower\tρ p95\tidle\tlost\tmoves\tQoE\tof bound\t", more, "\n")
 	for _, s := range all {
 		of := ""
 		if bound > 0 && s.Policy != s.Base {
@@ -54,9 +59,13 @@ func writeTable(w io.Writer, all []Summary) error {
 		if s.Unfinished > 0 {
 			name += fmt.Sprintf(" (%d not ended)", s.Unfinished)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%.0f %%\t%.2f\t%.1f %%\t%.1f %%\t%.2g\t%s\t%s\t\n", name,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%.0f %%\t%.2f\t%.1f %%\t%.1f %%\t%.2g\t%s\t%s\t", name,
 			s.Time(Completion).Ratio.change(), s.Time(Makespan).Ratio.change(), s.Time("quality_50").Ratio.change(), s.Time(Quality95).Ratio.change(),
 			s.Worst.Mean, s.Ratio.Max, 100*s.Slower, s.Fairness.P95, 100*s.Idle, 100*s.Lost, s.Moves, qoe, of)
+		if waits {
+			fmt.Fprintf(t, "%s\t%.2f\t%.2f\t", s.Time(Start).Ratio.change(), s.Share.Max, s.Share.P95)
+		}
+		fmt.Fprintln(t)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -78,7 +87,7 @@ func (i Interval) change() string {
 // WriteCSV writes a row per job and run; unknown fields are empty.
 func WriteCSV(w io.Writer, runs []Run) error {
 	out := csv.NewWriter(w)
-	header := []string{"scenario", "policy", "seed", "job", "kind", "arrive_s", "start_s", "end_s",
+	header := []string{"scenario", "policy", "seed", "job", "kind", "arrive_s", "start_s", "end_s", "fair_end_s",
 		"quality_50_s", "quality_90_s", "quality_95_s", "acceptable_s", "objective_s",
 		"cpu_s", "lost_cpu_s", "throttled_s", "moves", "qoe_checks", "qoe_hits", "rho"}
 	if err := out.Write(header); err != nil {
@@ -94,7 +103,7 @@ func WriteCSV(w io.Writer, runs []Run) error {
 	for _, r := range runs {
 		rho := r.Fairness()
 		for i, j := range r.Jobs {
-			err := out.Write([]string{r.Scenario, r.Policy, strconv.FormatUint(r.Seed, 10), j.ID, j.Kind, number(j.ArriveS), known(j.StartS), known(j.EndS),
+			err := out.Write([]string{r.Scenario, r.Policy, strconv.FormatUint(r.Seed, 10), j.ID, j.Kind, number(j.ArriveS), known(j.StartS), known(j.EndS), known(j.FairEndS),
 				known(j.Quality50S), known(j.Quality90S), known(j.Quality95S), known(j.AcceptableS), known(j.ObjectiveS),
 				number(j.CPUS), number(j.LostCPUS), number(j.ThrottledS), strconv.Itoa(j.Moves), strconv.Itoa(j.QoEChecks), strconv.Itoa(j.QoEHits), number(rho[i])})
 			if err != nil {

@@ -32,22 +32,35 @@ const (
 	Binpack  = "binpack"  // Nomad's: the most allocated node with room
 	Alg4     = "alg4"     // FlowCon's Algorithm 4
 	Relocate = "relocate" // spread, plus relocation
+	// Orders of jobs that wait for cores. Placement is Nomad's without one.
+	Queue   = "queue"   // fair finish
+	Fifo    = "fifo"    // Nomad's batch_queue: the first blocks the rest
+	Dynamic = "dynamic" // Nomad's batch_queue: by age, size and the owner's use
+	EASY    = "easy"    // fifo, with backfilling
+	LAS     = "las"     // least attained service, with quanta
+	SRTF    = "srtf"    // shortest remaining time first, by true sizes
 )
 
-func Placements() []string { return []string{Spread, Binpack, Alg4, Relocate} }
+func Placements() []string {
+	return append([]string{Spread, Binpack, Alg4, Relocate}, Orders()...)
+}
+
+// Orders are the values of Placement that order waiting jobs.
+func Orders() []string { return []string{Queue, Fifo, Dynamic, EASY, LAS, SRTF} }
 
 // Scenario is a simulation's input. Times are in seconds.
 type Scenario struct {
-	Name       string  `hcl:"name,optional"`
-	Data       string  `hcl:"data,optional"`       // of real curves and traces
-	Sizes      string  `hcl:"sizes,optional"`      // Exact, Estimated or Unknown
-	Mode       string  `hcl:"mode,optional"`       // weight or quota
-	Placement  string  `hcl:"placement,optional"`  // see Placements
-	IntervalS  float64 `hcl:"interval_s,optional"` // as in an agent's configuration
-	MaxS       float64 `hcl:"max_interval_s,optional"`
-	Contention float64 `hcl:"contention,optional"` // relative slowdown by a second running task
-	Overhead   float64 `hcl:"overhead,optional"`   // a job on r > 1 cores is r/(1 + overhead·(r − 1)) times as fast as on one
-	MoveS      float64 `hcl:"move_s,optional"`     // downtime of a move
+	Name       string   `hcl:"name,optional"`
+	Data       string   `hcl:"data,optional"`       // of real curves and traces
+	Sizes      string   `hcl:"sizes,optional"`      // Exact, Estimated or Unknown
+	Mode       string   `hcl:"mode,optional"`       // weight or quota
+	Placement  string   `hcl:"placement,optional"`  // see Placements
+	IntervalS  float64  `hcl:"interval_s,optional"` // as in an agent's configuration
+	MaxS       float64  `hcl:"max_interval_s,optional"`
+	Contention float64  `hcl:"contention,optional"` // relative slowdown by a second running task
+	Overhead   float64  `hcl:"overhead,optional"`   // a job on r > 1 cores is r/(1 + overhead·(r − 1)) times as fast as on one
+	MoveS      float64  `hcl:"move_s,optional"`     // downtime of a move, cost of a suspension
+	SizeError  *float64 `hcl:"size_error,optional"` // jobs come with a duration, wrong by 2 to a normal power of this σ
 	// Options are an agent's policy options.
 	Options map[string]string `hcl:"options,optional"`
 
@@ -291,6 +304,9 @@ func (s Scenario) validate() error {
 	}
 	least("contention", s.Contention)
 	least("move_s", s.MoveS)
+	if s.SizeError != nil {
+		least("size_error", *s.SizeError)
+	}
 	if len(s.Nodes) == 0 {
 		errs.Add("node", "must be there once at least: a node has a name and cores")
 	}
@@ -323,6 +339,9 @@ func (s Scenario) validate() error {
 		}
 		for i, at := range w.ArriveS {
 			least(fields.Index(path+".arrive_s", i), at)
+		}
+		if w.Asks && len(w.CapCores) == 0 && (w.Source == workload.Generated || w.Source == workload.Papers) {
+			errs.Add(path+".cap_cores", "must be given with asks: what the jobs ask for")
 		}
 		for i, c := range w.CapCores {
 			positive(fields.Index(path+".cap_cores", i), c)

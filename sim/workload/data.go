@@ -166,7 +166,7 @@ func (s Spec) adaptdl(r *rand.Rand, data Data, list int) ([]Job, error) {
 		if !ok {
 			return nil, fmt.Errorf("%w: %s, line %d: the application %q is not known", ErrData, name, first+i+2, row[1])
 		}
-		j := Job{Kind: row[1], ArriveS: at, WorkCPUS: float64(work * between(r, 0.5, 2)), CapCores: replicas, AskCores: replicas, Curve: anyLoss(r, max(s.Reports, 1))}
+		j := Job{Kind: row[1], ArriveS: at, WorkCPUS: float64(work * between(r, 0.5, 2)), CapCores: replicas, Curve: anyLoss(r, max(s.Reports, 1))}
 		if own := of(curves, row[1]); len(own) > 0 {
 			j.Curve = own[r.IntN(len(own))].Curve
 		}
@@ -210,7 +210,7 @@ func (s Spec) alibaba(r *rand.Rand, data Data) ([]Job, error) {
 		}
 		if lasted := x[3] - x[2]; lasted > 0 && x[0] > 0 {
 			cores := x[0] / 1000
-			pods = append(pods, Job{Kind: "pod", ArriveS: x[1], WorkCPUS: lasted * cores, CapCores: cores, AskCores: cores})
+			pods = append(pods, Job{Kind: "pod", ArriveS: x[1], WorkCPUS: lasted * cores, CapCores: cores})
 		}
 	}
 	first, err := s.consecutive(r, len(pods))

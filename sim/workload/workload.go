@@ -66,7 +66,7 @@ type Spec struct {
 	At      []float64 // or explicit arrival times
 	Caps    []float64 // values of CapCores to draw from; none for the source's
 	Weights []float64 // entitlements to draw from; none for 1
-	Asks    bool      // jobs request their cores (Alibaba), so they may queue
+	Asks    bool      // jobs ask for their cores, so they may queue; generated sizes are then per core
 
 	Steps   int
 	Reports int     // of generated curves
@@ -91,15 +91,15 @@ func Make(s Spec, data Data, seed uint64) ([]Job, error) {
 		return nil, fmt.Errorf("workload %s: %w", s.Source, err)
 	}
 	s.scale(jobs)
+	if s.Asks {
+		s.ask(jobs, r)
+	}
 	s.arrive(jobs, r)
 	for i := range jobs {
 		j := &jobs[i]
 		j.ID = fmt.Sprintf("%s-%0*d", j.Kind, len(fmt.Sprint(len(jobs)-1)), i)
-		if len(s.Caps) > 0 {
+		if len(s.Caps) > 0 && !s.Asks {
 			j.CapCores = s.Caps[r.IntN(len(s.Caps))]
-		}
-		if !s.Asks {
-			j.AskCores = 0
 		}
 		if j.Weight = 1; len(s.Weights) > 0 {
 			j.Weight = s.Weights[r.IntN(len(s.Weights))]
@@ -153,6 +153,19 @@ func (s Spec) scale(jobs []Job) {
 	}
 	for i := range jobs {
 		jobs[i].WorkCPUS = s.MedianCPUS * min(max(jobs[i].WorkCPUS/median, 1.0/most), most)
+	}
+}
+
+// ask lets the jobs ask for the cores that they can use.
+func (s Spec) ask(jobs []Job, r *rand.Rand) {
+	for i := range jobs {
+		j := &jobs[i]
+		if len(s.Caps) > 0 {
+			j.CapCores = s.Caps[r.IntN(len(s.Caps))]
+		}
+		if j.AskCores = j.CapCores; s.Source == Generated || s.Source == Papers {
+			j.WorkCPUS *= j.CapCores
+		}
 	}
 }
 

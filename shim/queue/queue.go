@@ -1,0 +1,205 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package queue decides which jobs of a cluster have their places, if there is not room for all: a
+// place is what a job asks for (GPUs, cores, memory), and is given as a whole. In: Input, a
+// snapshot. Out: Output, the order, what starts, and what is suspended for it.
+//
+// Fair finish serves the jobs so that none ends later than its twin, which runs on a fluid cluster
+// that all share. The rule is the node's (package fsp; FSP, Friedman and Henderson, SIGMETRICS
+// 2003), in time instead of CPU; HFSP (Pastorelli et al., IEEE Trans. Cloud Computing 2017) did the
+// same for Hadoop. Its guarantee is for sizes known exactly, jobs of one place, no cost of
+// interruptions and decisions at any moment. Start with Decide, then place.go and fluid.go.
+package queue
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Names of rules.
+const (
+	RuleRuns    = "queue.runs"    // it keeps its place
+	RuleStart   = "queue.start"   // it gets a free place
+	RuleYield   = "queue.yield"   // it is suspended for a job before it
+	RuleTake    = "queue.take"    // it gets the place of jobs that are suspended
+	RuleWait    = "queue.wait"    // no place is free
+	RuleReserve = "queue.reserve" // the same, and a node is kept free for it
+	RuleNever   = "queue.never"   // no node is large enough
+)
+
+// Output has the decisions in the order of Input.Jobs, without jobs that have ended.
+type Output struct {
+	Jobs []Decision `json:"jobs"`
+}
+
+type Decision struct {
+	ID string `json:"id"`
+	// Rank is the job's place in the order, from 1.
+	Rank int `json:"rank"`
+	// Node is where the job is to run; "" for nowhere. It differs from the present one in two
+	// cases only: the job starts, or is suspended.
+	Node string `json:"node"`
+	// Late means that its twin has ended.
+	Late bool `json:"late"`
+	// FairEndS is when the job's twin is expected to end; null if it has or this is unknown.
+	FairEndS *float64 `json:"fair_end_s"`
+	Rule     string   `json:"rule"`
+	Why      string   `json:"why"`
+}
+
+// Decide runs fair finish on a valid input, which it does not change.
+func Decide(in Input) Output {
+	ends := in.ends()
+	order := in.byFairFinish(ends)
+	plan := Place(in, order, Rules{Reserve: true, Interrupt: true})
+	out := Output{Jobs: make([]Decision, 0, len(in.Jobs))}
+	rank := make([]int, len(in.Jobs))
+	for k, i := range order {
+		rank[i] = k + 1
+	}
+	for i, j := range in.Jobs {
+		if j.Ended {
+			continue
+		}
+		d := Decision{ID: j.ID, Rank: rank[i], Node: plan[i].Node, Rule: plan[i].Rule, Late: j.RemainingS != nil && in.twinLeft(j) == 0}
+		if end := in.NowS + ends[i]; j.RemainingS != nil && !math.IsInf(end, 1) && !d.Late {
+			d.FairEndS = &end
+		}
+		d.Why = in.why(i, d, plan[i])
+		out.Jobs = append(out.Jobs, d)
+	}
+	return out
+}
+
+// Advance runs the twins for a time in seconds: it adds what each gets to its job's FairS. It
+// returns when each twin ended, in seconds from the beginning; +Inf if it did not.
+func (in Input) Advance(seconds float64) []float64 {
+	t := in.twins()
+	ends := make([]float64, len(in.Jobs))
+	for i := range ends {
+		ends[i] = math.Inf(1)
+	}
+	had := t.fluid.advance(t.left, t.on, seconds, 1, func(k int, at float64) {
+		if !t.on[k] {
+			ends[t.job[k]] = at
+		}
+	})
+	for k, i := range t.job {
+		in.Jobs[i].FairS += had[k]
+	}
+	return ends
+}
+
+// ends returns the seconds until each job's twin ends, or has had its quantum, if no job joins; 0 if
+// it has, +Inf for a job that fits on no node.
+func (in Input) ends() []float64 {
+	t := in.twins()
+	ends := make([]float64, len(in.Jobs))
+	for i := range ends {
+		ends[i] = math.Inf(1)
+	}
+	for k, end := range t.fluid.ends(t.left, t.on) {
+		ends[t.job[k]] = end
+	}
+	return ends
+}
+
+// twins are the twins of the jobs that fit on a node, and of those that have ended, as far as the
+// cluster has what they need.
+type twins struct {
+	fluid *fluid
+	job   []int // by twin, the index in Input.Jobs
+	left  []float64
+	on    []bool // of unknown size
+}
+
+func (in Input) twins() twins {
+	var t twins
+	total := in.total()
+	index := make(map[string]int)
+	var weights []float64
+	var owner []int
+	var use [][]float64
+	for i, j := range in.Jobs {
+		if !j.Ended && !in.fits(j) || !total.has(j) {
+			continue
+		}
+		k, ok := index[j.Owner]
+		if !ok {
+			k = len(weights)
+			index[j.Owner], weights = k, append(weights, in.weight(j.Owner))
+		}
+		part := make([]float64, len(total.names))
+		for r, name := range total.names {
+			if x := j.Needs[name]; x > 0 {
+				part[r] = x / total.amount[r]
+			}
+		}
+		owner, use = append(owner, k), append(use, part)
+		t.job, t.left, t.on = append(t.job, i), append(t.left, in.twinLeft(j)), append(t.on, j.RemainingS == nil && !j.Ended)
+	}
+	t.fluid = newFluid(weights, owner, use)
+	return t
+}
+
+// weight of what a job still needs, against the time until its twin ends, in the order. With 0 the
+// worst job took nearly 50 times as long as with its fair share, with 1 to 3 the order is nearly by
+// remaining time, and long jobs end later (docs/queue.md).
+const needWeight = 0.5
+
+// byFairFinish orders the jobs by the time until their twins end, 0 for late ones, plus half of what
+// they still need: among late jobs those come first that need least. (In the order of their lateness
+// a long one makes all others late.) A running job is before by twice what its suspension costs, so
+// that two do not take turns.
+func (in Input) byFairFinish(ends []float64) []int {
+	var order []int
+	keys := make([]float64, len(in.Jobs))
+	for i, j := range in.Jobs {
+		if j.Ended {
+			continue
+		}
+		order = append(order, i)
+		keys[i] = ends[i] + needWeight*in.left(j)
+		if j.Node != "" {
+			keys[i] -= 2 * in.cost(j)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(keys[a], keys[b]), cmp.Compare(in.Jobs[a].SubmittedS, in.Jobs[b].SubmittedS))
+	})
+	return order
+}
+
+func (in Input) why(i int, d Decision, p Placed) string {
+	j := in.Jobs[i]
+	due := ""
+	switch {
+	case d.Rule == RuleNever:
+		return "no node has what it asks for: " + p.Because
+	case d.Late:
+		due = "late: with its fair share of the cluster it would have ended"
+	case d.FairEndS != nil:
+		due = fmt.Sprintf("with its fair share of the cluster it would end in %s", span(*d.FairEndS-in.NowS))
+	case j.ServedS < in.Params.ProbeS:
+		due = "size unknown: its first quantum shows it"
+	default:
+		due = "size unknown: it has its fair share of the cluster"
+	}
+	if p.Because != "" {
+		return p.Because + "; " + due
+	}
+	return due
+}
+
+func span(s float64) string {
+	switch {
+	case s < 120:
+		return fmt.Sprintf("%.0f s", s)
+	case s < 7200:
+		return fmt.Sprintf("%.0f min", s/60)
+	}
+	return fmt.Sprintf("%.1f h", s/3600)
+}

@@ -1,0 +1,185 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package queue
+
+import (
+	"math"
+	"testing"
+
+	"github.com/shoenig/test/must"
+	"pgregory.net/rapid"
+
+	"github.com/ebbtide/ebbtide/internal/policytest"
+)
+
+func s(x float64) *float64 { return &x }
+
+// job is one that needs one of four slots.
+func job(id string, left *float64, more func(*Job)) Job {
+	j := Job{ID: id, Needs: Resources{"slot": 1}, RemainingS: left, Suspendable: true}
+	if more != nil {
+		more(&j)
+	}
+	return j
+}
+
+func on(node string, served float64) func(*Job) {
+	return func(j *Job) { j.Node, j.ServedS, j.FairS = node, served, served/2 }
+}
+
+func needs(slots float64) func(*Job) {
+	return func(j *Job) { j.Needs = Resources{"slot": slots} }
+}
+
+func TestDecide(t *testing.T) {
+	const now = 10_000
+	two := []Node{{ID: "a", Capacity: Resources{"slot": 1}}, {ID: "b", Capacity: Resources{"slot": 1}}}
+	four := []Node{{ID: "a", Capacity: Resources{"slot": 4}}}
+	for _, tc := range []struct {
+		name  string
+		nodes []Node
+		jobs  []Job
+		want  map[string]string // rule and node
+	}{
+		{"room for all", two, []Job{job("x", s(100), nil), job("y", nil, nil)}, map[string]string{"x": "start a", "y": "start b"}},
+		{"the shorter twin first", two, []Job{job("long", s(9000), nil), job("mid", s(600), nil), job("short", s(300), nil)},
+			map[string]string{"short": "start a", "mid": "start b", "long": "reserve "}},
+		{"a late job before one that needs less", two[:1], []Job{job("short", s(300), nil), job("late", s(800), func(j *Job) { j.ServedS, j.FairS = 1000, 1800 })},
+			map[string]string{"late": "start a", "short": "reserve "}},
+		{"but not before all", two[:1], []Job{job("short", s(300), nil), job("late", s(5000), func(j *Job) { j.ServedS, j.FairS = 1000, 6000 })},
+			map[string]string{"short": "start a", "late": "reserve "}},
+		{"of late ones that which needs least", two[:1], []Job{
+			job("later", s(5000), func(j *Job) { j.FairS = 5000 }), job("near", s(400), func(j *Job) { j.FairS = 400 }),
+		}, map[string]string{"near": "start a", "later": "reserve "}},
+		{"an unknown size shows in the first quantum", two[:1], []Job{job("known", s(300), nil), job("unknown", nil, nil)},
+			map[string]string{"unknown": "start a", "known": "wait "}},
+		{"and then it has its fair share", two[:1], []Job{
+			job("known", s(3000), nil), job("unknown", nil, func(j *Job) { j.ServedS, j.FairS = 200, 400 }), job("ahead", nil, func(j *Job) { j.ServedS, j.FairS = 400, 200 }),
+		}, map[string]string{"unknown": "start a", "known": "wait ", "ahead": "wait "}},
+		{"a long job yields to a short one", two[:1], []Job{job("long", s(9000), on("a", 4000)), job("short", s(600), nil)},
+			map[string]string{"short": "take a", "long": "yield "}},
+		{"not if it ends soon", two[:1], []Job{job("long", s(110), on("a", 4000)), job("short", s(10), nil)},
+			map[string]string{"short": "reserve ", "long": "runs a"}},
+		{"not if it cannot be suspended", two[:1], []Job{job("long", s(9000), func(j *Job) { on("a", 4000)(j); j.Suspendable = false }), job("short", s(600), nil)},
+			map[string]string{"short": "reserve ", "long": "runs a"}},
+		{"not if it has just begun", two[:1], []Job{job("long", s(9000), func(j *Job) { on("a", 100)(j); j.SinceS = now - 100 }), job("short", s(600), nil)},
+			map[string]string{"short": "reserve ", "long": "runs a"}},
+		{"a large job has a node kept free, for jobs that end before", four, []Job{
+			job("x", s(500), func(j *Job) { on("a", 100)(j); j.Suspendable = false; needs(3)(j) }),
+			job("large", s(400), needs(4)), job("short", s(450), nil), job("long", s(8000), nil),
+		}, map[string]string{"x": "runs a", "large": "reserve ", "short": "start a", "long": "wait "}},
+		{"two small ones yield to a large one", four, []Job{
+			job("x", s(9000), func(j *Job) { on("a", 4000)(j); needs(2)(j) }), job("y", s(9000), func(j *Job) { on("a", 4000)(j); needs(2)(j) }), job("large", s(400), needs(4)),
+		}, map[string]string{"x": "yield ", "y": "yield ", "large": "take a"}},
+		{"no more than are needed", four, []Job{
+			job("x", s(9000), func(j *Job) { on("a", 4000)(j); needs(3)(j) }), job("y", s(9900), on("a", 4000)), job("mid", s(400), needs(3)),
+		}, map[string]string{"x": "yield ", "y": "runs a", "mid": "take a"}},
+		{"never", two, []Job{job("x", s(100), needs(2)), job("y", s(100), nil)}, map[string]string{"x": "never ", "y": "start a"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := Input{NowS: now, Nodes: tc.nodes, Jobs: tc.jobs, Params: DefaultParams()}
+			must.NoError(t, in.Validate())
+			out := policytest.Decide(t, Decide, in)
+			for _, d := range out.Jobs {
+				must.Eq(t, "queue."+tc.want[d.ID], d.Rule+" "+d.Node, must.Sprintf("%s: %s", d.ID, d.Why))
+				must.NotEq(t, "", d.Why)
+			}
+			must.Len(t, len(tc.want), out.Jobs)
+		})
+	}
+}
+
+// An owner's many jobs do not delay another's: its twin has half the cluster.
+func TestDecide_owners(t *testing.T) {
+	in := Input{Nodes: []Node{{ID: "a", Capacity: Resources{"slot": 1}}}, Params: DefaultParams()}
+	for range 8 {
+		in.Jobs = append(in.Jobs, job(string(rune('a'+len(in.Jobs))), s(1000), func(j *Job) { j.Owner = "many" }))
+	}
+	in.Jobs = append(in.Jobs, job("other", s(3000), func(j *Job) { j.Owner = "one" }))
+	out := Decide(in).Jobs
+	must.Eq(t, 1, out[8].Rank)
+	must.Eq(t, RuleStart, out[8].Rule)
+	must.Eq(t, 6000, *out[8].FairEndS)
+	in.Owners = []Owner{{"many", 9}}
+	must.Eq(t, 9, Decide(in).Jobs[8].Rank)
+}
+
+// A cluster without nodes, or without what a job needs: all wait, and no twin runs.
+func TestDecide_noNodes(t *testing.T) {
+	in := Input{Params: DefaultParams(), Jobs: []Job{job("x", s(100), nil), job("y", nil, nil), job("ended", nil, func(j *Job) { j.ServedS, j.Ended = 100, true })}}
+	must.NoError(t, in.Validate())
+	for _, nodes := range [][]Node{nil, {{ID: "a", Capacity: Resources{"slot": 0, "gpu": 4}}}} {
+		in.Nodes = nodes
+		must.True(t, math.IsInf(in.Advance(1000)[0], 1))
+		must.Eq(t, 0, in.Jobs[0].FairS)
+		for _, d := range Decide(in).Jobs {
+			must.Eq(t, RuleNever, d.Rule)
+		}
+	}
+}
+
+// Whatever the input, places are not given twice, no job is suspended that may not be, what starts
+// may run there, and no job is suspended for a later one.
+func TestDecide_properties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := someInput(t)
+		out := policytest.Decide(t, Decide, in)
+		free := make(map[string]Resources)
+		for _, n := range in.Nodes {
+			free[n.ID] = Resources{"gpu": n.Capacity["gpu"], "cores": n.Capacity["cores"]}
+		}
+		k := 0
+		started := math.MaxInt
+		for _, d := range out.Jobs {
+			if d.Rule == RuleTake {
+				started = min(started, d.Rank)
+			}
+		}
+		for _, j := range in.Jobs {
+			if j.Ended {
+				continue
+			}
+			d := out.Jobs[k]
+			k++
+			must.Eq(t, j.ID, d.ID)
+			if d.Node != "" {
+				for name, x := range j.Needs {
+					free[d.Node][name] -= x
+					must.GreaterEq(t, -1e-9, free[d.Node][name])
+				}
+			}
+			switch {
+			case j.Node != "" && d.Node == "":
+				must.Eq(t, RuleYield, d.Rule)
+				must.True(t, j.Suspendable && (in.NowS-j.SinceS)*in.Params.Lost >= in.cost(j))
+				must.Less(t, d.Rank, started)
+			case j.Node != "":
+				must.Eq(t, j.Node, d.Node)
+			case d.Node != "":
+				must.True(t, j.Feasible == nil || j.Feasible[0] == d.Node)
+			}
+		}
+		must.Len(t, k, out.Jobs)
+	})
+}
+
+func TestValidate(t *testing.T) {
+	must.NoError(t, Example().Validate())
+	in := Input{
+		NowS: math.NaN(), Nodes: []Node{{ID: "a", Capacity: Resources{"gpu": -1}}, {ID: "a"}}, Owners: []Owner{{"x", 0}, {"x", 1}},
+		Jobs: []Job{
+			{ID: "j", Node: "c", ServedS: -1, FairS: -1, RemainingS: s(math.Inf(1)), CostS: -1, Feasible: []string{"b"}},
+			{ID: "j", Node: "a", Ended: true, Needs: Resources{"gpu": math.NaN()}},
+		},
+		Params: Params{ProbeS: -1, CostS: -1, Margin: -1, Lost: -1},
+	}
+	err := in.Validate()
+	for _, field := range []string{
+		"now_s", "nodes[0].capacity.gpu", "nodes[1].id", "owners[0].weight", "owners[1].name", "jobs[0].needs", "jobs[0].node", "jobs[0].served_s",
+		"jobs[0].fair_s", "jobs[0].remaining_s", "jobs[0].cost_s", "jobs[0].feasible[0]", "jobs[1].id", "jobs[1].node",
+		"jobs[1].needs.gpu", "params.probe_s", "params.cost_s", "params.margin", "params.lost",
+	} {
+		must.ErrorContains(t, err, field)
+	}
+}
