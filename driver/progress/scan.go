@@ -313,6 +313,12 @@ func (p *Parser) scanWord(i int, w *words, take bool) int {
 // colon or equals sign in between, list a bracket.
 func (s *scan) valueOf(i int) (at int, strong, list bool) {
 	k := i + 1
+	switch next := s.at(k); { // most are "12 " or "=12"
+	case next.kind == tokenNumber:
+		return k, false, false
+	case (next.sign == '=' || next.sign == ':') && s.at(k+1).kind == tokenNumber:
+		return k + 1, true, false
+	}
 	if q := s.sign(k); (q == '"' || q == '\'' || q == '>' || q == '#') && !s.tokens[k].gap {
 		k++
 	}

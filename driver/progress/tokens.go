@@ -279,6 +279,9 @@ func (s *scan) bar(i int) int {
 // value reads the value at token i: a number, possibly quoted or wrapped, as in
 // tensor(0.5, grad_fn=…). next is the token after it.
 func (s *scan) value(i int) (v token, next int, ok bool) {
+	if t := s.at(i); t.kind == tokenNumber {
+		return *t, i + 1, t.clean
+	}
 	quote := byte(0)
 	if q := s.sign(i); q == '"' || q == '\'' {
 		quote = q
