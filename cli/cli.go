@@ -37,6 +37,7 @@ func commands() map[string]func(IO) cli.Command {
 		"move":     newMove,
 		"moves":    newMoves,
 		"progress": newProgress,
+		"queue":    newQueue,
 		"setup":    newSetup,
 		"shim":     newShim,
 

@@ -206,7 +206,7 @@ func TestTaskOptionErrors(t *testing.T) {
 		meta     map[string]string
 		want     []string
 	}{
-		"typo":          {nil, map[string]string{"ebbtide_gaol": "min"}, []string{"meta.ebbtide_gaol: unknown key; allowed are ebbtide_acceptable, ebbtide_adopt, ebbtide_cooldown, ebbtide_goal, ebbtide_gpu_group, ebbtide_gpu_input, ebbtide_gpu_memory, ebbtide_hold, ebbtide_limit, ebbtide_metric, ebbtide_migrate, ebbtide_objective, ebbtide_priority, ebbtide_qoe_target, ebbtide_target_hold, ebbtide_total_epochs, ebbtide_total_steps"}},
+		"typo":          {nil, map[string]string{"ebbtide_gaol": "min"}, []string{"meta.ebbtide_gaol: unknown key; allowed are ebbtide_acceptable, ebbtide_adopt, ebbtide_cooldown, ebbtide_duration, ebbtide_goal, ebbtide_gpu_group, ebbtide_gpu_input, ebbtide_gpu_memory, ebbtide_hold, ebbtide_limit, ebbtide_metric, ebbtide_migrate, ebbtide_objective, ebbtide_owner, ebbtide_priority, ebbtide_qoe_target, ebbtide_queue, ebbtide_target_hold, ebbtide_total_epochs, ebbtide_total_steps"}},
 		"goal":          {nil, map[string]string{"ebbtide_goal": "up"}, []string{`meta.ebbtide_goal: must be "min" or "max", got "up"`}},
 		"limit":         {nil, map[string]string{"ebbtide_limit": "yes"}, []string{`meta.ebbtide_limit: must be "on" or "off", got "yes"`}},
 		"migrate":       {nil, map[string]string{"ebbtide_migrate": "yes"}, []string{`meta.ebbtide_migrate: must be "true", "false", or some of relocate, flowcon-place, specon-migrate, specon-rebalance, got "yes"`}},

@@ -75,18 +75,19 @@ const (
 // firstJobs returns the first n jobs, sorted, without sorting the others: there may be ten
 // thousands.
 func firstJobs(all iter.Seq[cluster.JobKey], n int) (first []cluster.JobKey) {
-	order := func(a, b cluster.JobKey) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.ID, b.ID))
-	}
 	for key := range all {
-		if len(first) == n && order(key, first[n-1]) > 0 {
+		if len(first) == n && compareKeys(key, first[n-1]) > 0 {
 			continue
 		}
-		i, _ := slices.BinarySearchFunc(first, key, order)
+		i, _ := slices.BinarySearchFunc(first, key, compareKeys)
 		first = slices.Insert(first, i, key)
 		first = first[:min(len(first), n)]
 	}
 	return first
+}
+
+func compareKeys(a, b cluster.JobKey) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.ID, b.ID))
 }
 
 // report writes the state for `ebbtide shim status`, if it has changed.
@@ -102,6 +103,7 @@ func (t *term) report(c config.Config, held []*cluster.Job) {
 	}
 	slices.Sort(r.Held)
 	r.Held = r.Held[:min(len(r.Held), maxHeld)]
+	r.Queue = t.queuer.order
 	for _, key := range firstJobs(maps.Keys(t.latest), maxReasons) {
 		r.Reasons = append(r.Reasons, memory.Reason{Namespace: key.Namespace, Job: key.ID, Text: t.latest[key].text})
 	}

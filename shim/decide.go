@@ -57,6 +57,7 @@ func (t *term) decide(c config.Config, held []*cluster.Job) {
 			t.enqueue(func() { t.explainJobs(c, keys) })
 		}
 	}
+	waiting := t.queuer.take(c, &held)
 	moves := t.suspended(c) == ""
 	relocate := moves && c.Relocation.Enabled && t.relocator.due(max(c.Relocation.Interval, time.Duration(len(t.state.Nodes))*surveyPerNode)) && t.relocator.anyMovable()
 	rebalance := moves && c.Rebalance.Enabled && t.rebalancer.due(c.Rebalance.Interval)
@@ -64,6 +65,9 @@ func (t *term) decide(c config.Config, held []*cluster.Job) {
 	if moves {
 		t.enqueue(func() { young = t.placer.newlyStarted(c) })
 		t.enqueue(func() { asking = t.migrator.requesting(c) })
+	}
+	if len(waiting)+len(t.queuer.jobs) > 0 {
+		t.enqueue(func() { t.queuer.pass(c, waiting) })
 	}
 	t.enqueue(func() {
 		if len(held)+len(young)+len(asking) == 0 && !relocate && !rebalance {

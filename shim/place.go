@@ -238,17 +238,17 @@ func (p *placer) release(c config.Config, held []*cluster.Job, all []nodeLoad) {
 			}
 			overdue := time.Since(j.Submitted) > c.Placement.HoldTimeout
 			if runs[j.Key] {
-				p.releaseOne(c, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: "it is already running: it was registered again"}, overdue)
+				p.releaseOne(c, policies.FlowConPlace, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: "it is already running: it was registered again"}, overdue)
 				return
 			}
 			b, out, err := p.chooseNode(c, j, all)
 			switch {
 			case err != nil && overdue:
-				p.releaseOne(c, move.Place{}, j, holdExpired(c, err), overdue)
+				p.releaseOne(c, policies.FlowConPlace, move.Place{}, j, holdExpired(c, err), overdue)
 			case err != nil:
 				p.explain(j.Key, "held: "+err.Error())
 			default:
-				p.releaseOne(c, b, j, out, overdue)
+				p.releaseOne(c, policies.FlowConPlace, b, j, out, overdue)
 			}
 		})
 	}
@@ -281,16 +281,11 @@ func (p *placer) chooseNode(c config.Config, j *cluster.Job, all []nodeLoad) (mo
 	if !c.Placement.Enabled {
 		return anywhere("placement is disabled")
 	}
-	if len(j.Groups) != 1 {
-		return anywhere(fmt.Sprintf("it has %d groups; the shim chooses a node only for a single group", len(j.Groups)))
+	name, group, why := single(j)
+	if why != "" {
+		return anywhere(why)
 	}
-	b := move.Place{Namespace: j.Key.Namespace, Job: j.Key.ID}
-	var group cluster.Group
-	for b.Group, group = range j.Groups {
-		if group.Count != 1 {
-			return anywhere(fmt.Sprintf("group %s has count %d; the shim chooses a node only for a count of 1", b.Group, group.Count))
-		}
-	}
+	b := move.Place{Namespace: j.Key.Namespace, Job: j.Key.ID, Group: name}
 	if len(all) == 0 {
 		return b, placement.Output{}, errors.New("there is no summary of any node")
 	}
@@ -302,11 +297,24 @@ func (p *placer) chooseNode(c config.Config, j *cluster.Job, all []nodeLoad) (mo
 	return b, out, nil
 }
 
+// single returns the job's only group, or why the shim chooses no node for it.
+func single(j *cluster.Job) (name string, group cluster.Group, why string) {
+	if len(j.Groups) != 1 {
+		return "", group, fmt.Sprintf("it has %d groups; the shim chooses a node only for a single group", len(j.Groups))
+	}
+	for name, group = range j.Groups {
+		if group.Count != 1 {
+			why = fmt.Sprintf("group %s has count %d; the shim chooses a node only for a count of 1", name, group.Count)
+		}
+	}
+	return name, group, why
+}
+
 // releaseOne releases a held job to a node, or to Nomad's scheduler. A dry run only plans it.
-func (p *placer) releaseOne(c config.Config, b move.Place, j *cluster.Job, out placement.Output, overdue bool) {
+func (p *placer) releaseOne(c config.Config, policy string, b move.Place, j *cluster.Job, out placement.Output, overdue bool) {
 	b.Namespace, b.Job = j.Key.Namespace, j.Key.ID
 	e := memory.Entry{
-		Time: time.Now(), Namespace: b.Namespace, Job: b.Job, Policy: policies.FlowConPlace, DryRun: c.DryRun,
+		Time: time.Now(), Namespace: b.Namespace, Job: b.Job, Policy: policy, DryRun: c.DryRun,
 		Rule: out.Rule, Why: p.readable(out.Why), Scores: p.readable(text(out.Scores)),
 	}
 	if b.Node != "" {

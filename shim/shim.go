@@ -162,6 +162,7 @@ type term struct {
 	migrator   *migrator
 	rebalancer *rebalancer
 	relocator  *relocator
+	queuer     *queuer
 }
 
 func (s *Shim) term(leading context.Context, nomad move.Nomad, store memory.Store, held func() error) *term {
@@ -176,6 +177,7 @@ func (s *Shim) term(leading context.Context, nomad move.Nomad, store memory.Stor
 	t.recovery = &recovery{term: t, unbound: make(map[cluster.JobKey]uint64)}
 	t.placer = &placer{term: t, decided: make(map[string]bool), releases: make(chan struct{}, maxParallel)}
 	t.migrator, t.rebalancer, t.relocator = &migrator{t}, &rebalancer{term: t}, &relocator{term: t}
+	t.queuer = &queuer{term: t, jobs: make(map[cluster.JobKey]*queuedJob), order: []memory.Queued{}}
 	return t
 }
 
@@ -298,6 +300,10 @@ func (t *term) apply(events []stream.Event) {
 			j := t.state.Jobs[cluster.JobKey{Namespace: e.Namespace, ID: e.Key}]
 			t.urgent = t.urgent || j != nil && j.Held
 		}
+		if was != nil && t.state.Allocs[e.Key] == nil { // its place may be a waiting job's
+			j := t.state.Jobs[was.Job]
+			t.urgent = t.urgent || j != nil && j.Queued
+		}
 		if a := t.state.Allocs[e.Key]; changed && a != nil && a.Running && (was == nil || !was.Running) {
 			t.sendHistory(a)
 		}
@@ -311,7 +317,7 @@ func (t *term) sendHistory(a *cluster.Alloc) {
 	if t.now().DryRun {
 		return
 	}
-	for task, run := range t.state.Runs(a) {
+	for task, run := range t.state.Runs(a.Job, a.Group) {
 		if run.Node == a.Node {
 			continue // that node's driver has stored it
 		}

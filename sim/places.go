@@ -23,12 +23,21 @@ type order struct {
 func orders() map[string]*order {
 	return map[string]*order{
 		scenario.Queue:   {decide: queue.Decide},
+		scenario.Turns:   {decide: turns},
 		scenario.Fifo:    {decide: baseline.Fifo},
 		scenario.Dynamic: {decide: baseline.Dynamic},
 		scenario.EASY:    {decide: baseline.EASY},
 		scenario.LAS:     {decide: baseline.LeastAttained},
 		scenario.SRTF:    {decide: baseline.SRTF, exact: true},
 	}
+}
+
+// turns is fair finish as the shim has it: no job is suspended.
+func turns(in queue.Input) queue.Output {
+	for i := range in.Jobs {
+		in.Jobs[i].Suspendable = false
+	}
+	return queue.Decide(in)
 }
 
 // placesInterval is the time between decisions without an event, in seconds: the shim's default.

@@ -349,8 +349,12 @@ func (c *checker) checkHold(waits bool) {
 	}
 	const field = "constraint"
 	switch {
-	case !waits && c.job.Meta[options.KeyPlacementHold] == "true":
-		c.add(Warning, s, s.find("meta", options.KeyPlacementHold), "meta."+options.KeyPlacementHold, "the job is not held: it also needs constraint { attribute = %q, value = \"released\" }", cluster.Hold)
+	case !waits && (c.job.Meta[options.KeyPlacementHold] == "true" || c.job.Meta[options.KeyQueue] == "true"):
+		key := options.KeyPlacementHold
+		if c.job.Meta[key] != "true" {
+			key = options.KeyQueue
+		}
+		c.add(Warning, s, s.find("meta", key), "meta."+key, "the job is not held: it also needs constraint { attribute = %q, value = \"released\" }", cluster.Hold)
 	case !waits:
 	case c.job.IsPeriodic() || c.job.IsParameterized():
 		c.add(Warning, s, s.find(field), field, "it is held indefinitely: the shim cannot release the children of periodic or parameterized jobs; remove the constraint %s", cluster.Hold)

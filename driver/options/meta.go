@@ -28,7 +28,11 @@ const (
 	keyMigrate       = optin.Migrate
 	KeyPlacementHold = "ebbtide_hold" // read by the shim
 	keyAdopt         = "ebbtide_adopt"
-	keyCooldown      = optin.Cooldown // read by the shim
+	// Read by the shim.
+	keyCooldown = optin.Cooldown
+	KeyQueue    = optin.Queue
+	keyOwner    = optin.Owner
+	keyDuration = optin.Duration
 	// Read by the device plugin.
 	keyGPU        = "ebbtide_gpu_"
 	KeyGPUMemory  = keyGPU + "memory"
@@ -57,6 +61,7 @@ func Meta() []MetaKey {
 		{KeyAcceptable, "a number", "Metric value at which the model is usable."},
 		{keyAdopt, "an allocation's ID", "Set by the rollback of a move: the first allocation that starts with it on the node continues from the named allocation's checkpoint. Remains until the job is registered again or moved."},
 		{keyCooldown, "duration, 0s to 8760h", "Minimum time between two moves, if longer than the shim's."},
+		{keyDuration, "duration, 1s to 8760h", "How long the job takes, by its author's guess, for the [queue](queue.md). What its output shows counts once it runs."},
 		{KeyGoal, "`min`, `max`", "As `progress.goal`."},
 		{keyGPUGroup, "a name; default: the job", "Tasks with the same name share one part of the GPU's memory."},
 		{keyGPUInput, "a number > 0", "Size of the input, in any unit: a property by which GPU memory is [divided](gpu-internals.md#shares)."},
@@ -66,8 +71,10 @@ func Meta() []MetaKey {
 		{KeyMetric, "a name", "As `progress.metric`."},
 		{keyMigrate, "`true` (all), `false`, or a list of " + "`" + strings.Join(optin.All(), "`, `") + "`", "Policies by which the shim may move the job. Requires a `checkpoint` block."},
 		{KeyObjective, "a number, no worse than `ebbtide_acceptable`", "Metric value at which the job is stopped as complete."},
+		{keyOwner, "a name; default: the namespace", "Owner of a job in the [queue](queue.md). Owners share the cluster by weight."},
 		{keyPriority, "1 to 100; default 50", "Weight on a shared GPU."},
 		{KeyQoE, "a time > 0: `0.25`, `250ms`", "Target response time of a service. Not together with training targets."},
+		{KeyQueue, "`true`, `false`", "The job waits in the [queue](queue.md). Requires the constraint of [queue.hcl](../jobspecs/queue.hcl)."},
 		{KeyTargetHold, "1 to 1000; default 1", "Consecutive reports that must reach a target."},
 		{keyEpochs, "> 0, ≤ 1e12", "Epochs of the whole training; effective once the output shows the steps per epoch. Not together with `ebbtide_total_steps`."},
 		{keySteps, "> 0, ≤ 1e12", "Steps of the whole training, as the output counts them. Overrides the output."},
@@ -159,7 +166,15 @@ func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 		if _, err := optin.ReadCooldown(value); err != nil {
 			errs.Add("meta."+key, "%v", err)
 		}
-	case KeyPlacementHold:
+	case keyOwner:
+		if err := optin.CheckOwner(value); err != nil {
+			errs.Add("meta."+key, "%v", err)
+		}
+	case keyDuration:
+		if _, err := optin.ReadDuration(value); err != nil {
+			errs.Add("meta."+key, "%v", err)
+		}
+	case KeyPlacementHold, KeyQueue:
 		if value != "true" && value != "false" {
 			errs.Add("meta."+key, `must be "true" or "false", got %q`, value)
 		}

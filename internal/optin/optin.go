@@ -16,6 +16,9 @@ import (
 const (
 	Migrate  = "ebbtide_migrate"
 	Cooldown = "ebbtide_cooldown"
+	Queue    = "ebbtide_queue"
+	Owner    = "ebbtide_owner"
+	Duration = "ebbtide_duration"
 )
 
 const (
@@ -57,4 +60,23 @@ func ReadCooldown(value string) (time.Duration, error) {
 		return 0, fmt.Errorf("must be a duration from 0s to %v, such as 1h, got %q", maxCooldown, value)
 	}
 	return d, nil
+}
+
+// ReadDuration parses how long a job takes with its whole place, by its author's guess.
+func ReadDuration(value string) (time.Duration, error) {
+	d, err := time.ParseDuration(value)
+	if err != nil || d < time.Second || d > maxCooldown {
+		return 0, fmt.Errorf("must be a duration from 1s to %v, such as 2h30m, got %q", maxCooldown, value)
+	}
+	return d, nil
+}
+
+const maxOwner = 64
+
+// CheckOwner checks the name of a job's owner.
+func CheckOwner(value string) error {
+	if len(value) > maxOwner || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return fmt.Errorf("must be a name of at most %d bytes, got %q", maxOwner, value)
+	}
+	return nil
 }

@@ -27,20 +27,20 @@ var budgets = map[string]int{
 	"docs/README.md":        200,
 	"docs/concepts.md":      2295,
 	"docs/operations.md":    3170,
-	"docs/shim.md":          2360,
+	"docs/shim.md":          2405,
 	"docs/jobs.md":          1500,
-	"docs/reference.md":     5450,
+	"docs/reference.md":     5530,
 	"docs/gpu.md":           2420,
 	"docs/gpu-internals.md": 1195,
-	"docs/queue.md":         765,
-	"docs/sim.md":           815,
+	"docs/queue.md":         1115,
+	"docs/sim.md":           825,
 	"docs/evaluation.md":    3358,
 	"docs/dependencies.md":  1060,
 	"docs/metrics.md":       1480,
 }
 
 // inAll is the most words of all of docs.
-const inAll = 25950
+const inAll = 26430
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {

@@ -30,7 +30,24 @@ type Node struct {
 	Engine    string
 	// Capacity is the total for allocations; Used, maintained by State, is their use.
 	Capacity, Used Resources
-	Index          uint64 // ModifyIndex
+	Devices        []Device // healthy ones
+	Index          uint64   // ModifyIndex
+}
+
+// Device is a group of alike devices.
+type Device struct {
+	Vendor, Type, Name string
+	Count              int64
+}
+
+// Is reports whether a job's request for a device, "type", "vendor/type" or "vendor/type/name", is
+// for this one.
+func (d Device) Is(request string) bool {
+	switch request {
+	case d.Type, d.Vendor + "/" + d.Type, d.Vendor + "/" + d.Type + "/" + d.Name:
+		return true
+	}
+	return false
 }
 
 type Resources struct{ MHz, MemoryMB, DiskMB int64 }
@@ -60,6 +77,9 @@ type Job struct {
 	Held        bool          // a group is held for placement (Hold)
 	Migrates    []string      // policies that the job's meta allows to move it
 	Cooldown    time.Duration // minimum time between two moves, from the job's meta
+	Queued      bool          // it takes part in the queue, by its meta
+	Owner       string        // in the queue
+	Duration    time.Duration // its author's guess, 0 for none
 	Datacenters []string      // patterns
 	Pool        string
 	Groups      map[string]Group
@@ -91,6 +111,7 @@ type Group struct {
 	MovesDisk bool
 	// Requested is per allocation, without `cores`.
 	Requested Resources
+	Devices   map[string]int64 // requested, by request
 }
 
 // Hold is the attribute of the constraint that holds a job for placement by the shim. Nodes do not
@@ -119,6 +140,7 @@ type Alloc struct {
 	Running   bool
 	Stopping  bool // Nomad wants to stop it
 	Allocated Resources
+	Devices   []Device
 	// Started is the first task's start; zero if not started.
 	Started time.Time
 	// MoveRequested is the time of the last request, zero if none.
@@ -132,6 +154,7 @@ type Run struct {
 	Group, Task, Node string
 	Text              string // see history.Key.Text
 	At                time.Time
+	Took              time.Duration // from its start to its end; 0 if unknown
 }
 
 // Bounds of the stored runs: groups, and bytes per text.
@@ -181,10 +204,10 @@ func newRuns() *lru.LRU[runKey, map[string]Run] {
 	return runs
 }
 
-// Runs returns the last completed run of each task of the allocation's group. Runs are kept after
-// Nomad has removed their allocations.
-func (s *State) Runs(a *Alloc) map[string]Run {
-	runs, _ := s.runs.Get(newRunKey(a.Job, a.Group))
+// Runs returns the last completed run of each task of a job's group. Runs are kept after Nomad has
+// removed their allocations.
+func (s *State) Runs(job JobKey, group string) map[string]Run {
+	runs, _ := s.runs.Get(newRunKey(job, group))
 	return runs
 }
 

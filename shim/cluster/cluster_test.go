@@ -130,26 +130,26 @@ func TestState_Runs(t *testing.T) {
 	s := New()
 	said := func(id, job, node string, index int, at int, text string) WireAlloc {
 		w := read[WireAlloc](t, fmt.Sprintf(`{"ID": %q, "Namespace": "ml", "JobID": %q, "TaskGroup": "train", "NodeID": %q, "ClientStatus": "complete",
-			"ModifyIndex": %d, "TaskStates": {"t": {"Events": [{"Time": %d, "Details": {"ebbtide": "move"}}, {"Time": %d, "Details": {"ebbtide_run": %q}}]}}}`,
+			"ModifyIndex": %d, "TaskStates": {"t": {"StartedAt": "2026-01-02T03:04:05Z", "FinishedAt": "2026-01-02T03:04:15Z", "Events": [{"Time": %d, "Details": {"ebbtide": "move"}}, {"Time": %d, "Details": {"ebbtide_run": %q}}]}}}`,
 			id, job, node, index, at, at, text))
 		return w
 	}
 	next := &Alloc{Job: JobKey{"ml", "vae/periodic-1784550000"}, Group: "train"}
-	must.MapLen(t, 0, s.Runs(next))
+	must.MapLen(t, 0, s.Runs(next.Job, next.Group))
 	s.applyAlloc(said("a", "vae", "n1", 1, 2000, "cpu_s=2"))
 	s.applyAlloc(said("b", "vae/dispatch-1784550000-0a1b2c3d", "n2", 2, 3000, "cpu_s=3"))
 	s.applyAlloc(said("c", "vae", "n1", 3, 1000, "cpu_s=1"))
 	s.applyAlloc(said("d", "vae", "n1", 4, 9000, strings.Repeat("x", 1000)))
 	s.applyAlloc(said("e", "gru", "n1", 5, 9000, "cpu_s=9"))
 	vae := JobKey{"ml", "vae/dispatch-1784550000-0a1b2c3d"}
-	must.Eq(t, map[string]Run{"t": {vae, "train", "t", "n2", "cpu_s=3", time.Unix(0, 3000)}}, s.Runs(next))
-	must.MapLen(t, 0, s.Runs(&Alloc{Job: JobKey{"default", "vae"}, Group: "train"}))
-	must.MapLen(t, 0, s.Runs(&Alloc{Job: JobKey{"ml", "vae"}, Group: "other"}))
+	must.Eq(t, map[string]Run{"t": {vae, "train", "t", "n2", "cpu_s=3", time.Unix(0, 3000), 10 * time.Second}}, s.Runs(next.Job, next.Group))
+	must.MapLen(t, 0, s.Runs(JobKey{"default", "vae"}, "train"))
+	must.MapLen(t, 0, s.Runs(JobKey{"ml", "vae"}, "other"))
 
 	s.Replace(FromListing(Listing{Runs: said("f", "vae", "n3", 6, 4000, "cpu_s=4").runs()}))
-	must.Eq(t, "n3", s.Runs(next)["t"].Node)
+	must.Eq(t, "n3", s.Runs(next.Job, next.Group)["t"].Node)
 	s.Replace(FromListing(Listing{})) // Nomad has forgotten the allocation
-	must.Eq(t, "cpu_s=4", s.Runs(next)["t"].Text)
+	must.Eq(t, "cpu_s=4", s.Runs(next.Job, next.Group)["t"].Text)
 }
 
 func read[T any](t *testing.T, text string) (w T) {

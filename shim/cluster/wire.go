@@ -31,9 +31,13 @@ type WireNode struct {
 		Attributes        map[string]string
 	}
 	NodeResources struct {
-		Cpu    struct{ CpuShares int64 }
-		Memory struct{ MemoryMB int64 }
-		Disk   struct{ DiskMB int64 }
+		Cpu     struct{ CpuShares int64 }
+		Memory  struct{ MemoryMB int64 }
+		Disk    struct{ DiskMB int64 }
+		Devices []struct {
+			Vendor, Type, Name string
+			Instances          []struct{ Healthy bool }
+		}
 	}
 	ReservedResources struct {
 		Cpu    struct{ CpuShares int64 }
@@ -59,6 +63,15 @@ func (w WireNode) node() *Node {
 			MemoryMB: w.NodeResources.Memory.MemoryMB - w.ReservedResources.Memory.MemoryMB,
 			DiskMB:   w.NodeResources.Disk.DiskMB - w.ReservedResources.Disk.DiskMB,
 		},
+	}
+	for _, d := range w.NodeResources.Devices {
+		device := Device{Vendor: d.Vendor, Type: d.Type, Name: d.Name}
+		for _, i := range d.Instances {
+			if i.Healthy {
+				device.Count++
+			}
+		}
+		n.Devices = append(n.Devices, device)
 	}
 	for name, d := range w.Drivers {
 		if !d.Detected || !d.Healthy {
@@ -112,7 +125,13 @@ type WireTask struct {
 	Config       map[string]json.RawMessage
 	Constraints  []WireConstraint
 	Lifecycle    *struct{ Hook string }
-	Resources    struct{ CPU, MemoryMB int64 }
+	Resources    struct {
+		CPU, MemoryMB int64
+		Devices       []struct {
+			Name  string
+			Count *uint64
+		}
+	}
 }
 
 // ours reports whether the task may run under Ebbtide; for "docker" it depends on the node.
@@ -130,6 +149,10 @@ func (w WireJob) job() *Job {
 	// The driver rejects invalid values.
 	j.Migrates, _ = optin.Policies(w.Meta[optin.Migrate])
 	j.Cooldown, _ = optin.ReadCooldown(w.Meta[optin.Cooldown])
+	if w.Meta[optin.Queue] == "true" {
+		j.Queued, j.Owner = true, cmp.Or(w.Meta[optin.Owner], w.Namespace)
+		j.Duration, _ = optin.ReadDuration(w.Meta[optin.Duration])
+	}
 	for _, g := range w.TaskGroups {
 		group := Group{Count: g.Count, Movable: true, Bound: bound(g.Constraints)}
 		j.Held = j.Held || held(g.Constraints)
@@ -143,6 +166,16 @@ func (w WireJob) job() *Job {
 				continue
 			}
 			group.Requested = group.Requested.plus(Resources{MHz: t.Resources.CPU, MemoryMB: t.Resources.MemoryMB})
+			for _, d := range t.Resources.Devices {
+				if group.Devices == nil {
+					group.Devices = make(map[string]int64)
+				}
+				count := int64(1)
+				if d.Count != nil {
+					count = int64(*d.Count)
+				}
+				group.Devices[d.Name] += count
+			}
 			if t.Driver == "ebbtide" {
 				if group.Engine = "exec"; len(t.Config["image"]) > 0 {
 					group.Engine = "docker"
@@ -162,14 +195,18 @@ type WireAlloc struct {
 	ClientStatus, DesiredStatus             string
 	AllocatedResources                      struct {
 		Tasks map[string]struct {
-			Cpu    struct{ CpuShares int64 }
-			Memory struct{ MemoryMB int64 }
+			Cpu     struct{ CpuShares int64 }
+			Memory  struct{ MemoryMB int64 }
+			Devices []struct {
+				Vendor, Type, Name string
+				DeviceIDs          []string
+			}
 		}
 		Shared struct{ DiskMB int64 }
 	}
 	TaskStates map[string]struct {
-		StartedAt *time.Time
-		Events    []struct {
+		StartedAt, FinishedAt *time.Time
+		Events                []struct {
 			Time    int64 // nanoseconds
 			Details map[string]string
 		}
@@ -189,9 +226,13 @@ func (w WireAlloc) terminal() bool {
 func (w WireAlloc) runs() []Run {
 	var all []Run
 	for task, t := range w.TaskStates {
+		took := time.Duration(0)
+		if t.StartedAt != nil && t.FinishedAt != nil {
+			took = max(t.FinishedAt.Sub(*t.StartedAt), 0)
+		}
 		for _, e := range t.Events {
 			if text := e.Details[history.Annotation]; text != "" && len(text) <= maxRunText {
-				all = append(all, Run{JobKey{w.Namespace, w.JobID}, w.TaskGroup, task, w.NodeID, text, time.Unix(0, e.Time)})
+				all = append(all, Run{JobKey{w.Namespace, w.JobID}, w.TaskGroup, task, w.NodeID, text, time.Unix(0, e.Time), took})
 			}
 		}
 	}
@@ -208,6 +249,9 @@ func (w WireAlloc) alloc() *Alloc {
 	for _, t := range w.AllocatedResources.Tasks {
 		a.Allocated.MHz += t.Cpu.CpuShares
 		a.Allocated.MemoryMB += t.Memory.MemoryMB
+		for _, d := range t.Devices {
+			a.Devices = append(a.Devices, Device{d.Vendor, d.Type, d.Name, int64(len(d.DeviceIDs))})
+		}
 	}
 	for name, t := range w.TaskStates {
 		if t.StartedAt != nil && !t.StartedAt.IsZero() && (a.Started.IsZero() || t.StartedAt.Before(a.Started)) {
@@ -300,7 +344,7 @@ func (s *State) applyAlloc(w WireAlloc) bool {
 	}
 	a := w.alloc()
 	if old != nil && a.Allocated == (Resources{}) {
-		a.Allocated = old.Allocated
+		a.Allocated, a.Devices = old.Allocated, old.Devices
 	}
 	s.setAlloc(a)
 	return true

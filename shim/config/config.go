@@ -7,6 +7,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclparse"
 
 	"github.com/ebbtide/ebbtide/shim/migration"
+	"github.com/ebbtide/ebbtide/shim/queue"
 	"github.com/ebbtide/ebbtide/shim/relocate"
 )
 
@@ -36,6 +38,7 @@ type Config struct {
 	Placement  Placement
 	Migration  Migration
 	Rebalance  Rebalance
+	Queue      Queue
 	Limits     Limits
 	// Windows are the times when moves may start; none means always.
 	Windows []Window
@@ -99,6 +102,13 @@ type Rebalance struct {
 	Interval time.Duration
 }
 
+// Queue configures the order in which jobs get their places (package queue).
+type Queue struct {
+	Enabled bool
+	// Weights are the owners' parts of the cluster; others weigh 1.
+	Weights map[string]float64
+}
+
 // Limits bound the moves of all policies.
 type Limits struct {
 	MovesPerMinute int
@@ -122,6 +132,7 @@ func Default() Config {
 		Placement:  Placement{CapacityAware: true, Window: 2 * time.Minute, Margin: 0.2, HoldTimeout: 30 * time.Second},
 		Migration:  Migration{Weights: migration.DefaultParams().Weights},
 		Rebalance:  Rebalance{Interval: 5 * time.Minute},
+		Queue:      Queue{Enabled: true},
 		Limits:     Limits{MovesPerMinute: 6, InFlight: 2, PerNode: 1, Cooldown: 10 * time.Minute, Backoff: time.Minute},
 	}
 }
@@ -178,6 +189,13 @@ type file struct {
 		Enabled  *bool   `hcl:"enabled,optional"`
 		Interval *string `hcl:"interval,optional"`
 	} `hcl:"rebalance,block"`
+	Queue *struct {
+		Enabled *bool `hcl:"enabled,optional"`
+		Owners  []struct {
+			Name   string  `hcl:"name,label"`
+			Weight float64 `hcl:"weight"`
+		} `hcl:"owner,block"`
+	} `hcl:"queue,block"`
 	Limits *struct {
 		MovesPerMinute *int    `hcl:"moves_per_minute,optional"`
 		InFlight       *int    `hcl:"in_flight,optional"`
@@ -293,6 +311,16 @@ func (f file) merge(c *Config) error {
 		set(&c.Rebalance.Enabled, r.Enabled)
 		duration("rebalance.interval", &c.Rebalance.Interval, r.Interval)
 	}
+	if q := f.Queue; q != nil {
+		set(&c.Queue.Enabled, q.Enabled)
+		c.Queue.Weights = make(map[string]float64)
+		for _, o := range q.Owners {
+			if _, again := c.Queue.Weights[o.Name]; again {
+				errs = append(errs, fmt.Errorf("queue.owner %q: must be there once", o.Name))
+			}
+			c.Queue.Weights[o.Name] = o.Weight
+		}
+	}
 	if l := f.Limits; l != nil {
 		set(&c.Limits.MovesPerMinute, l.MovesPerMinute)
 		set(&c.Limits.InFlight, l.InFlight)
@@ -370,6 +398,11 @@ func (c Config) Validate() error {
 		errs = append(errs, err)
 	}
 	between("rebalance.interval", c.Rebalance.Interval, c.Interval, 24*time.Hour)
+	for _, name := range slices.Sorted(maps.Keys(c.Queue.Weights)) {
+		if w := c.Queue.Weights[name]; !(w > 0 && w <= queue.MaxWeight) {
+			bad("queue.owner %q: weight: must be > 0 and ≤ %v, got %v", name, queue.MaxWeight, w)
+		}
+	}
 	whole("limits.moves_per_minute", c.Limits.MovesPerMinute, 1, 10_000)
 	whole("limits.in_flight", c.Limits.InFlight, 1, 1000)
 	whole("limits.per_node", c.Limits.PerNode, 1, 100)

@@ -92,6 +92,8 @@ type Report struct {
 	LongestStepS float64 `json:"longest_step_s"`
 	// Held are the jobs held for placement.
 	Held []string `json:"held"`
+	// Queue are the jobs of the queue, in order; at most 200.
+	Queue []Queued `json:"queue"`
 	// Reasons are the latest reason of each job. Omitted counts those that did not fit.
 	Reasons []Reason `json:"reasons"`
 	Omitted int      `json:"reasons_omitted"`
@@ -102,6 +104,19 @@ type Reason struct {
 	Namespace string `json:"namespace"`
 	Job       string `json:"job"`
 	Text      string `json:"text"`
+}
+
+// Queued is a job of the queue.
+type Queued struct {
+	Namespace string `json:"namespace"`
+	Job       string `json:"job"`
+	Owner     string `json:"owner"`
+	Node      string `json:"node"` // name; "" while it waits
+	// FairEnd is when it would end with its fair share of the cluster; zero if unknown. Late means
+	// that it would have ended.
+	FairEnd time.Time `json:"fair_end,omitzero"`
+	Late    bool      `json:"late"`
+	Why     string    `json:"why"`
 }
 
 func (s Store) SaveReport(ctx context.Context, r Report) error {

@@ -105,7 +105,7 @@ func TestAdvance(t *testing.T) {
 		for i, j := range whole.Jobs {
 			must.InDelta(t, j.FairS, pieces.Jobs[i].FairS, 1e-6*(1+j.FairS))
 			must.GreaterEq(t, in.Jobs[i].FairS, j.FairS)
-			if left := in.twinLeft(in.Jobs[i]); left > 0 && in.fits(in.Jobs[i]) && (j.RemainingS != nil || j.Ended) {
+			if left := in.twinLeft(in.Jobs[i]); left > 0 && in.total().fits(in.Jobs[i]) && (j.RemainingS != nil || j.Ended) {
 				if ends[i] < a+b-1e-6 {
 					must.InDelta(t, ends[i], at[i], 1e-6*(1+ends[i]))
 					must.InDelta(t, in.Jobs[i].FairS+left, j.FairS, 1e-6*(1+left))
@@ -151,7 +151,7 @@ func someInput(t *rapid.T) Input {
 			j.Ended = true
 		case 1, 2:
 			for n := range in.Nodes {
-				if j.on(Node{ID: in.Nodes[n].ID, Capacity: free[n]}) {
+				if (j.Feasible == nil || j.Feasible[0] == in.Nodes[n].ID) && j.fits(Node{Capacity: free[n]}) {
 					j.Node, j.SinceS = in.Nodes[n].ID, seconds.Draw(t, "since")
 					for name, x := range j.Needs {
 						free[n][name] -= x

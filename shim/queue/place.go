@@ -15,9 +15,10 @@ import (
 type Rules struct {
 	// Head lets a job that finds no place block those after it.
 	Head bool
-	// Reserve keeps a node free for the first job that finds no place: others start there only if
-	// they end before it can start, or leave it room (EASY backfilling, Lifka 1995).
-	Reserve bool
+	// Reserve selects jobs for the first of which, if it finds no place, a node is kept free: others
+	// start there only if they end before it can start, or leave it room (EASY backfilling, Lifka
+	// 1995). May be nil.
+	Reserve func(Job) bool
 	// Interrupt suspends jobs for earlier ones.
 	Interrupt bool
 }
@@ -45,7 +46,7 @@ func Place(in Input, order []int, rules Rules) []Placed {
 		case p.Rule != "": // it yields
 		case j.Node != "":
 			*p = Placed{Node: j.Node, Rule: RuleRuns}
-		case !in.fits(*j):
+		case !c.total.fits(*j):
 			*p = Placed{Rule: RuleNever, Because: in.lacks(*j)}
 		case blocked:
 			*p = Placed{Rule: RuleWait, Because: "waits for a job before it"}
@@ -59,9 +60,9 @@ func Place(in Input, order []int, rules Rules) []Placed {
 				continue
 			}
 			*p = Placed{Rule: RuleWait, Because: "no place is free"}
-			if rules.Reserve && c.reserved == nil && soonest.node >= 0 && !math.IsInf(soonest.at, 1) {
+			if rules.Reserve != nil && rules.Reserve(*j) && c.reserved == nil && soonest.node >= 0 && !math.IsInf(soonest.at, 1) {
 				c.keep(i, soonest)
-				p.Rule, p.Because = RuleReserve, fmt.Sprintf("node %s is kept for it, in %s at the latest", in.Nodes[soonest.node].ID, span(soonest.at))
+				p.Rule, p.Because = RuleReserve, fmt.Sprintf("no place is free; node %s is kept for it", in.Nodes[soonest.node].ID)
 			}
 			blocked = rules.Head
 		}
@@ -72,6 +73,7 @@ func Place(in Input, order []int, rules Rules) []Placed {
 // cluster is the state while places are given.
 type cluster struct {
 	in       Input
+	total    totals
 	names    []string // of resources
 	need     [][]float64
 	node     map[string]int
@@ -93,7 +95,7 @@ type reservation struct {
 
 func newCluster(in Input, order []int) *cluster {
 	total := in.total()
-	c := &cluster{in: in, names: total.names, node: make(map[string]int, len(in.Nodes)), plan: make([]Placed, len(in.Jobs)), position: make([]int, len(in.Jobs))}
+	c := &cluster{in: in, total: total, names: total.names, node: make(map[string]int, len(in.Nodes)), plan: make([]Placed, len(in.Jobs)), position: make([]int, len(in.Jobs))}
 	vector := func(r Resources) []float64 {
 		v := make([]float64, len(c.names))
 		for k, name := range c.names {
@@ -337,6 +339,8 @@ func (c *cluster) mayYield(o, i int) bool {
 type totals struct {
 	names  []string
 	amount []float64
+	nodes  []Node
+	byID   map[string]Node
 }
 
 func (in Input) total() totals {
@@ -351,7 +355,10 @@ func (in Input) total() totals {
 			sum[name] += 0
 		}
 	}
-	t := totals{names: slices.Sorted(maps.Keys(sum))}
+	t := totals{names: slices.Sorted(maps.Keys(sum)), nodes: in.Nodes, byID: make(map[string]Node, len(in.Nodes))}
+	for _, n := range in.Nodes {
+		t.byID[n.ID] = n
+	}
 	for _, name := range t.names {
 		t.amount = append(t.amount, sum[name])
 	}
@@ -368,14 +375,14 @@ func (t totals) has(j Job) bool {
 }
 
 // fits reports whether a node is large enough for the job.
-func (in Input) fits(j Job) bool {
-	return slices.ContainsFunc(in.Nodes, func(n Node) bool { return j.on(n) })
+func (t totals) fits(j Job) bool {
+	if j.Feasible == nil {
+		return slices.ContainsFunc(t.nodes, j.fits)
+	}
+	return slices.ContainsFunc(j.Feasible, func(id string) bool { return j.fits(t.byID[id]) })
 }
 
-func (j Job) on(n Node) bool {
-	if j.Feasible != nil && !slices.Contains(j.Feasible, n.ID) {
-		return false
-	}
+func (j Job) fits(n Node) bool {
 	for name, x := range j.Needs {
 		if x > n.Capacity[name]*(1+1e-9) {
 			return false

@@ -54,7 +54,7 @@ type Decision struct {
 func Decide(in Input) Output {
 	ends := in.ends()
 	order := in.byFairFinish(ends)
-	plan := Place(in, order, Rules{Reserve: true, Interrupt: true})
+	plan := Place(in, order, Rules{Reserve: in.starves, Interrupt: true})
 	out := Output{Jobs: make([]Decision, 0, len(in.Jobs))}
 	rank := make([]int, len(in.Jobs))
 	for k, i := range order {
@@ -124,7 +124,7 @@ func (in Input) twins() twins {
 	var owner []int
 	var use [][]float64
 	for i, j := range in.Jobs {
-		if !j.Ended && !in.fits(j) || !total.has(j) {
+		if !j.Ended && !total.fits(j) || !total.has(j) {
 			continue
 		}
 		k, ok := index[j.Owner]
@@ -173,6 +173,18 @@ func (in Input) byFairFinish(ends []float64) []int {
 	return order
 }
 
+// patience is how many first quanta a job of unknown size may be behind its twin.
+const patience = 100
+
+// starves reports whether a node is kept free for a job: if it is late or, its size being unknown,
+// far behind its twin. To keep nodes free for all, sooner, costs more than it brings (docs/queue.md).
+func (in Input) starves(j Job) bool {
+	if j.RemainingS == nil {
+		return j.FairS-j.ServedS >= patience*in.Params.ProbeS
+	}
+	return in.twinLeft(j) == 0
+}
+
 func (in Input) why(i int, d Decision, p Placed) string {
 	j := in.Jobs[i]
 	due := ""
@@ -188,10 +200,7 @@ func (in Input) why(i int, d Decision, p Placed) string {
 	default:
 		due = "size unknown: it has its fair share of the cluster"
 	}
-	if p.Because != "" {
-		return p.Because + "; " + due
-	}
-	return due
+	return cmp.Or(p.Because, due)
 }
 
 func span(s float64) string {

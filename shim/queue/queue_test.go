@@ -44,9 +44,9 @@ func TestDecide(t *testing.T) {
 	}{
 		{"room for all", two, []Job{job("x", s(100), nil), job("y", nil, nil)}, map[string]string{"x": "start a", "y": "start b"}},
 		{"the shorter twin first", two, []Job{job("long", s(9000), nil), job("mid", s(600), nil), job("short", s(300), nil)},
-			map[string]string{"short": "start a", "mid": "start b", "long": "reserve "}},
+			map[string]string{"short": "start a", "mid": "start b", "long": "wait "}},
 		{"a late job before one that needs less", two[:1], []Job{job("short", s(300), nil), job("late", s(800), func(j *Job) { j.ServedS, j.FairS = 1000, 1800 })},
-			map[string]string{"late": "start a", "short": "reserve "}},
+			map[string]string{"late": "start a", "short": "wait "}},
 		{"but not before all", two[:1], []Job{job("short", s(300), nil), job("late", s(5000), func(j *Job) { j.ServedS, j.FairS = 1000, 6000 })},
 			map[string]string{"short": "start a", "late": "reserve "}},
 		{"of late ones that which needs least", two[:1], []Job{
@@ -60,15 +60,22 @@ func TestDecide(t *testing.T) {
 		{"a long job yields to a short one", two[:1], []Job{job("long", s(9000), on("a", 4000)), job("short", s(600), nil)},
 			map[string]string{"short": "take a", "long": "yield "}},
 		{"not if it ends soon", two[:1], []Job{job("long", s(110), on("a", 4000)), job("short", s(10), nil)},
-			map[string]string{"short": "reserve ", "long": "runs a"}},
+			map[string]string{"short": "wait ", "long": "runs a"}},
 		{"not if it cannot be suspended", two[:1], []Job{job("long", s(9000), func(j *Job) { on("a", 4000)(j); j.Suspendable = false }), job("short", s(600), nil)},
-			map[string]string{"short": "reserve ", "long": "runs a"}},
+			map[string]string{"short": "wait ", "long": "runs a"}},
 		{"not if it has just begun", two[:1], []Job{job("long", s(9000), func(j *Job) { on("a", 100)(j); j.SinceS = now - 100 }), job("short", s(600), nil)},
-			map[string]string{"short": "reserve ", "long": "runs a"}},
-		{"a large job has a node kept free, for jobs that end before", four, []Job{
+			map[string]string{"short": "wait ", "long": "runs a"}},
+		{"a late job has a node kept free, but for jobs that end before", four, []Job{
 			job("x", s(500), func(j *Job) { on("a", 100)(j); j.Suspendable = false; needs(3)(j) }),
-			job("large", s(400), needs(4)), job("short", s(450), nil), job("long", s(8000), nil),
+			job("large", s(400), func(j *Job) { needs(4)(j); j.FairS = 400 }), job("short", s(450), nil), job("long", s(8000), nil),
 		}, map[string]string{"x": "runs a", "large": "reserve ", "short": "start a", "long": "wait "}},
+		{"also if it is late by many quanta", four, []Job{
+			job("x", s(500), func(j *Job) { on("a", 100)(j); j.Suspendable = false; needs(3)(j) }),
+			job("large", nil, func(j *Job) { needs(4)(j); j.FairS = 12_000 }), job("long", s(8000), nil),
+		}, map[string]string{"x": "runs a", "large": "reserve ", "long": "wait "}},
+		{"not if it is not late", four, []Job{
+			job("x", s(500), func(j *Job) { on("a", 100)(j); j.Suspendable = false; needs(3)(j) }), job("large", s(400), needs(4)), job("long", s(8000), nil),
+		}, map[string]string{"x": "runs a", "large": "wait ", "long": "start a"}},
 		{"two small ones yield to a large one", four, []Job{
 			job("x", s(9000), func(j *Job) { on("a", 4000)(j); needs(2)(j) }), job("y", s(9000), func(j *Job) { on("a", 4000)(j); needs(2)(j) }), job("large", s(400), needs(4)),
 		}, map[string]string{"x": "yield ", "y": "yield ", "large": "take a"}},

@@ -38,7 +38,7 @@ func Dynamic(in queue.Input) queue.Output {
 
 // EASY is first come, first served with backfilling (Lifka 1995).
 func EASY(in queue.Input) queue.Output {
-	return give(in, func(j queue.Job) float64 { return j.SubmittedS }, queue.Rules{Reserve: true})
+	return give(in, func(j queue.Job) float64 { return j.SubmittedS }, queue.Rules{Reserve: all})
 }
 
 // quantum is Tiresias' first threshold, as a time of one place, in seconds; each further one is
@@ -50,7 +50,7 @@ const quantum = 600
 func LeastAttained(in queue.Input) queue.Output {
 	return give(in, func(j queue.Job) float64 {
 		return math.Floor(math.Log2(max(j.ServedS/quantum, 0.5)))*queue.MaxS + j.SubmittedS
-	}, queue.Rules{Interrupt: true, Reserve: true})
+	}, queue.Rules{Interrupt: true})
 }
 
 // SRTF serves the job with the shortest remaining time.
@@ -60,8 +60,10 @@ func SRTF(in queue.Input) queue.Output {
 			return *j.RemainingS - 2*in.Params.CostS
 		}
 		return *j.RemainingS
-	}, queue.Rules{Interrupt: true, Reserve: true})
+	}, queue.Rules{Interrupt: true})
 }
+
+func all(queue.Job) bool { return true }
 
 func give(in queue.Input, by func(queue.Job) float64, rules queue.Rules) queue.Output {
 	var order []int

@@ -34,6 +34,7 @@ const (
 	Relocate = "relocate" // spread, plus relocation
 	// Orders of jobs that wait for cores. Placement is Nomad's without one.
 	Queue   = "queue"   // fair finish
+	Turns   = "turns"   // the same, but no job is suspended
 	Fifo    = "fifo"    // Nomad's batch_queue: the first blocks the rest
 	Dynamic = "dynamic" // Nomad's batch_queue: by age, size and the owner's use
 	EASY    = "easy"    // fifo, with backfilling
@@ -46,7 +47,7 @@ func Placements() []string {
 }
 
 // Orders are the values of Placement that order waiting jobs.
-func Orders() []string { return []string{Queue, Fifo, Dynamic, EASY, LAS, SRTF} }
+func Orders() []string { return []string{Queue, Turns, Fifo, Dynamic, EASY, LAS, SRTF} }
 
 // Scenario is a simulation's input. Times are in seconds.
 type Scenario struct {

@@ -1,0 +1,72 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/hashicorp/cli"
+
+	"github.com/ebbtide/ebbtide/shim/memory"
+)
+
+type queueCommand struct{ command }
+
+func newQueue(io IO) cli.Command { return queueCommand{command{io, "queue"}} }
+
+func (queueCommand) Synopsis() string { return "List the jobs of the queue, and what each waits for" }
+
+func (queueCommand) Help() string {
+	return strings.TrimSpace(`
+Usage: ebbtide queue [options]
+
+  Lists the jobs that have ebbtide_queue in their meta, in the order in which they get
+  their places, as the leading shim reports them: at most 200. FAIR END is when the job
+  would end with its fair share of the cluster; "late" means that it would have ended.
+
+Options:
+
+  -json             Print JSON.
+` + storeHelp + nomadHelp)
+}
+
+func (c queueCommand) Run(args []string) int {
+	asJSON := false
+	options := func(flags *flag.FlagSet) { flags.BoolVar(&asJSON, "json", false, "") }
+	return c.withStore(args, c.Help(), options, func(ctx context.Context, store memory.Store) error {
+		r, err := store.LoadReport(ctx)
+		if err != nil {
+			return err
+		}
+		if r == nil {
+			return errors.New("no shim has led yet; jobs of the queue wait until one does")
+		}
+		if asJSON {
+			return writeJSON(c.io.Out, r.Queue)
+		}
+		return c.print(r.Queue)
+	})
+}
+
+func (c queueCommand) print(jobs []memory.Queued) error {
+	w := tabwriter.NewWriter(c.io.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NO\tJOB\tOWNER\tNODE\tFAIR END\tWHY")
+	for i, j := range jobs {
+		end := "unknown"
+		switch {
+		case j.Late:
+			end = "late"
+		case !j.FairEnd.IsZero():
+			end = j.FairEnd.UTC().Format("2006-01-02 15:04")
+		}
+		fmt.Fprintf(w, "%d\t%s/%s\t%s\t%s\t%s\t%s\n", i+1, j.Namespace, j.Job, j.Owner, cmp.Or(j.Node, "-"), end, j.Why)
+	}
+	return w.Flush()
+}

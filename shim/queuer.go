@@ -1,0 +1,367 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/placement"
+	"github.com/ebbtide/ebbtide/shim/policies"
+	"github.com/ebbtide/ebbtide/shim/queue"
+)
+
+// queuer releases the held jobs of the queue in the order of fair finish. It suspends none yet.
+type queuer struct {
+	*term
+	jobs  map[cluster.JobKey]*queuedJob // waiting, running, or ended before their twins
+	at    time.Time                     // until when the twins have run
+	order []memory.Queued               // of the last pass, for the report
+}
+
+// queuedJob is what the shim remembers of a job.
+type queuedJob struct {
+	queue.Job
+	alloc    string    // running
+	released time.Time // to Node; its allocation is not there yet
+}
+
+// placedWithin bounds the time until a released job has its allocation: then it waits in Nomad's
+// queue, and has no place.
+const placedWithin = time.Minute
+
+// maxQueued bounds the report; maxStatuses the statuses read in a pass.
+const (
+	maxQueued   = 200
+	maxStatuses = 500
+)
+
+// take returns the held jobs that take part in the queue, and removes them from the others.
+func (q *queuer) take(c config.Config, held *[]*cluster.Job) (waiting []*cluster.Job) {
+	if !c.Queue.Enabled {
+		return nil
+	}
+	*held = slices.DeleteFunc(*held, func(j *cluster.Job) bool {
+		if j.Queued {
+			waiting = append(waiting, j)
+		}
+		return j.Queued
+	})
+	return waiting
+}
+
+// pass decides which waiting jobs start.
+func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
+	now := time.Now()
+	runs := make(map[cluster.JobKey]bool)
+	for _, a := range q.state.Allocs {
+		runs[a.Job] = true
+	}
+	waiting = slices.DeleteFunc(waiting, func(j *cluster.Job) bool {
+		_, _, why := single(j)
+		if runs[j.Key] {
+			why = "it is already running: it was registered again"
+		}
+		if why != "" {
+			q.placer.releaseOne(c, policies.Queue, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: why}, true)
+		}
+		return why != ""
+	})
+	reads := q.update(waiting, now)
+	if len(q.jobs) == 0 {
+		q.order = []memory.Queued{}
+		return
+	}
+	if len(waiting) == 0 {
+		reads = nil // no decision needs them
+	}
+	in := queue.Input{NowS: seconds(now), Params: queue.DefaultParams()}
+	for _, owner := range slices.Sorted(maps.Keys(c.Queue.Weights)) {
+		in.Owners = append(in.Owners, queue.Owner{Name: owner, Weight: c.Queue.Weights[owner]})
+	}
+	var keys []cluster.JobKey
+	for _, key := range slices.SortedFunc(maps.Keys(q.jobs), compareKeys) {
+		keys, in.Jobs = append(keys, key), append(in.Jobs, q.jobs[key].Job)
+	}
+	requests := requestsOf(in.Jobs)
+	since := q.at
+	q.at = now
+	q.eachNodeChunk(func(ids []string) {
+		for _, id := range ids {
+			if n := q.state.Nodes[id]; n != nil && n.Schedulable {
+				in.Nodes = append(in.Nodes, queue.Node{ID: id, Capacity: q.capacity(n, requests)})
+			}
+		}
+	}, func() {
+		q.restrict(in, keys)
+		q.fetch(func() func() {
+			q.read(reads)
+			for _, r := range reads {
+				i := slices.Index(keys, r.alloc.Job)
+				if i >= 0 && r.err == nil && r.status.Alloc == r.alloc.ID && !r.status.Fair.Finish.IsZero() {
+					left := max(r.status.Fair.Finish.Sub(r.status.Updated).Seconds(), 0) // by the node's clock
+					in.Jobs[i].RemainingS = &left
+				}
+			}
+			if !since.IsZero() {
+				in.Advance(now.Sub(since).Seconds())
+			}
+			if err := in.Validate(); err != nil {
+				q.log.Error("skipping the queue's decision: invalid input", "error", err)
+				return func() {}
+			}
+			out := queue.Decide(in)
+			return func() { q.apply(c, in, keys, out) }
+		})
+	})
+}
+
+// update brings the remembered jobs up to date, and returns the statuses that tell what running ones
+// still need.
+func (q *queuer) update(waiting []*cluster.Job, now time.Time) (reads []reading) {
+	for _, j := range waiting {
+		k := q.jobs[j.Key]
+		if k == nil {
+			k = &queuedJob{}
+			q.jobs[j.Key] = k
+		}
+		if !k.released.IsZero() && now.Sub(k.released) < placedWithin && !q.isRejected(j.Key, k.Node) {
+			continue // this state may be older than the release
+		}
+		if k.Ended || k.alloc != "" { // it was submitted again
+			k.FairS = 0
+		}
+		name, group, _ := single(j)
+		k.Job = queue.Job{
+			ID: j.Key.Namespace + "/" + j.Key.ID, Owner: j.Owner, Needs: needs(group.Requested, group.Devices), SubmittedS: seconds(j.Submitted),
+			FairS: k.FairS, RemainingS: q.expected(j, name, 0),
+		}
+		k.alloc, k.released = "", time.Time{}
+	}
+	for id, a := range q.state.Allocs {
+		j := q.state.Jobs[a.Job]
+		if j == nil || !j.Queued || j.Held || a.Stopping {
+			continue
+		}
+		k := q.jobs[a.Job]
+		if k == nil { // before this shim led
+			k = &queuedJob{Job: queue.Job{ID: a.Job.Namespace + "/" + a.Job.ID, Owner: j.Owner, SubmittedS: seconds(j.Submitted)}}
+			q.jobs[a.Job] = k
+		}
+		k.alloc, k.released, k.Ended = id, time.Time{}, false
+		k.Node, k.Needs = a.Node, needs(a.Allocated, devicesOf(a, j))
+		if !a.Started.IsZero() {
+			k.SinceS, k.ServedS = seconds(a.Started), max(now.Sub(a.Started).Seconds(), 0)
+		}
+		k.RemainingS = q.expected(j, a.Group, k.ServedS)
+		if g := j.Groups[a.Group]; a.Running && len(reads) < maxStatuses {
+			reads = append(reads, tasksOf(a, g)...)
+		}
+	}
+	maps.DeleteFunc(q.jobs, func(key cluster.JobKey, k *queuedJob) bool {
+		j := q.state.Jobs[key]
+		switch {
+		case j == nil:
+		case k.alloc != "" && q.state.Allocs[k.alloc] != nil:
+			return false
+		case j.Queued && j.Held && !j.Stopped && !q.unreadable[key]:
+			return false
+		case !j.Stopped && !k.released.IsZero() && now.Sub(k.released) < placedWithin:
+			return false
+		}
+		if k.Ended, k.Node, k.alloc, k.RemainingS = true, "", "", nil; k.FairS < k.ServedS {
+			return false // it has ended before its twin
+		}
+		return true
+	})
+	return reads
+}
+
+// expected is what a job still needs by its author's guess or, without one, by its last run, in
+// seconds; nil if there is neither, or it was wrong.
+func (q *queuer) expected(j *cluster.Job, group string, served float64) *float64 {
+	took := j.Duration
+	if took == 0 {
+		for _, run := range q.state.Runs(j.Key, group) {
+			took = max(took, run.Took)
+		}
+	}
+	if left := took.Seconds() - served; left > 0 {
+		return &left
+	}
+	return nil
+}
+
+// Names of resources besides devices'.
+const (
+	cpuMHz   = "cpu_mhz"
+	memoryMB = "memory_mb"
+	diskMB   = "disk_mb"
+)
+
+func needs(r cluster.Resources, devices map[string]int64) queue.Resources {
+	out := make(queue.Resources, 3+len(devices))
+	for name, x := range map[string]int64{cpuMHz: r.MHz, memoryMB: r.MemoryMB, diskMB: r.DiskMB} {
+		if x > 0 {
+			out[name] = float64(x)
+		}
+	}
+	for request, n := range devices {
+		if n > 0 {
+			out[request] = float64(n)
+		}
+	}
+	return out
+}
+
+// devicesOf returns an allocation's devices by its job's requests.
+func devicesOf(a *cluster.Alloc, j *cluster.Job) map[string]int64 {
+	out := make(map[string]int64)
+	for request := range j.Groups[a.Group].Devices {
+		for _, d := range a.Devices {
+			if d.Is(request) {
+				out[request] += d.Count
+			}
+		}
+	}
+	return out
+}
+
+// requestsOf returns the device requests of the jobs.
+func requestsOf(jobs []queue.Job) []string {
+	names := make(map[string]bool)
+	for _, j := range jobs {
+		for name := range j.Needs {
+			names[name] = true
+		}
+	}
+	for _, other := range []string{cpuMHz, memoryMB, diskMB} {
+		delete(names, other)
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// capacity is what jobs of the queue may use of a node: what is free, and what they have.
+func (q *queuer) capacity(n *cluster.Node, requests []string) queue.Resources {
+	free := q.state.Free(n)
+	devices := make(map[string]int64)
+	for _, request := range requests {
+		for _, d := range n.Devices {
+			if d.Is(request) {
+				devices[request] += d.Count
+			}
+		}
+	}
+	for _, a := range q.state.On(n.ID) {
+		if k := q.jobs[a.Job]; k != nil && k.alloc == a.ID {
+			free.MHz, free.MemoryMB, free.DiskMB = free.MHz+a.Allocated.MHz, free.MemoryMB+a.Allocated.MemoryMB, free.DiskMB+a.Allocated.DiskMB
+			continue
+		}
+		for _, request := range requests {
+			for _, d := range a.Devices {
+				if d.Is(request) {
+					devices[request] -= d.Count
+				}
+			}
+		}
+	}
+	return needs(free, devices)
+}
+
+// restrict sets the nodes on which waiting jobs may run, as far as the shim knows; nil for all.
+func (q *queuer) restrict(in queue.Input, keys []cluster.JobKey) {
+	known := make(map[string]bool, len(in.Nodes))
+	for _, n := range in.Nodes {
+		known[n.ID] = true
+	}
+	alike := make(map[string][]string) // feasible nodes, by what they depend on
+	for i, key := range keys {
+		in.Jobs[i].Feasible = nil
+		if in.Jobs[i].Node != "" && !known[in.Jobs[i].Node] {
+			in.Jobs[i].Node, in.Jobs[i].Feasible = "", []string{} // the node is no more the queue's
+			continue
+		}
+		j := q.state.Jobs[key]
+		if in.Jobs[i].Node != "" || in.Jobs[i].Ended || j == nil {
+			continue
+		}
+		_, group, _ := single(j)
+		kind := fmt.Sprint(j.Pool, j.Datacenters, group.Drivers, group.Engine)
+		feasible, ok := alike[kind]
+		if !ok {
+			feasible = []string{}
+			for _, n := range in.Nodes {
+				if q.feasible(q.state.Nodes[n.ID], j, group, cluster.Resources{}) {
+					feasible = append(feasible, n.ID)
+				}
+			}
+			alike[kind] = feasible
+		}
+		if len(q.rejected[key]) > 0 {
+			feasible = slices.DeleteFunc(slices.Clone(feasible), func(id string) bool { return q.isRejected(key, id) })
+		}
+		if len(feasible) < len(in.Nodes) {
+			in.Jobs[i].Feasible = feasible
+		}
+	}
+}
+
+// apply releases the jobs that start, and explains the others.
+func (q *queuer) apply(c config.Config, in queue.Input, keys []cluster.JobKey, out queue.Output) {
+	decisions := make(map[string]queue.Decision, len(out.Jobs))
+	for _, d := range out.Jobs {
+		decisions[d.ID] = d
+	}
+	order := make([]memory.Queued, 0, len(out.Jobs))
+	ranks := make(map[string]int, len(out.Jobs))
+	for i, key := range keys {
+		k, j := q.jobs[key], q.state.Jobs[key]
+		if k == nil {
+			continue
+		}
+		k.FairS = in.Jobs[i].FairS
+		d, ok := decisions[in.Jobs[i].ID]
+		if !ok || j == nil {
+			continue
+		}
+		q.conclude(c, k, j, d)
+		entry := memory.Queued{Namespace: key.Namespace, Job: key.ID, Owner: k.Owner, Late: d.Late, Why: q.readable(d.Why)}
+		if k.Node != "" {
+			entry.Node, entry.Why = q.name(k.Node), "runs"
+		}
+		if d.FairEndS != nil { // rounded: the report is written when it changes
+			entry.FairEnd = time.Unix(int64(*d.FairEndS), 0).Round(time.Minute).UTC()
+		}
+		ranks[key.Namespace+"/"+key.ID] = d.Rank
+		order = append(order, entry)
+	}
+	slices.SortFunc(order, func(a, b memory.Queued) int {
+		return ranks[a.Namespace+"/"+a.Job] - ranks[b.Namespace+"/"+b.Job]
+	})
+	q.order = order[:min(len(order), maxQueued)]
+}
+
+// conclude acts on a decision.
+func (q *queuer) conclude(c config.Config, k *queuedJob, j *cluster.Job, d queue.Decision) {
+	if !j.Held || q.busy[j.Key] {
+		return
+	}
+	if d.Rule != queue.RuleStart {
+		q.set(hclog.Debug, j.Key, reason{text: fmt.Sprintf("waits in the queue, number %d: %s", d.Rank, q.readable(d.Why))})
+		return
+	}
+	name, _, _ := single(j)
+	if !c.DryRun {
+		k.Node, k.released = d.Node, time.Now()
+	}
+	q.placer.releaseOne(c, policies.Queue, move.Place{Group: name, Node: d.Node}, j, placement.Output{Node: d.Node, Rule: d.Rule, Why: fmt.Sprintf("number %d of the queue: %s", d.Rank, d.Why)}, false)
+}

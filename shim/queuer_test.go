@@ -1,0 +1,181 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/document"
+	"github.com/ebbtide/ebbtide/shim/document/documenttest"
+	"github.com/ebbtide/ebbtide/shim/move"
+)
+
+// queueing is small's cluster with one node, on which each job of the queue fits alone.
+func queueing() *term {
+	s, a := small()
+	delete(s.state.Allocs, a.ID)
+	delete(s.state.Jobs, a.Job)
+	delete(s.state.Nodes, "b")
+	s.synced = true
+	s.nomad, s.journal.held = plans{}, func() error { return errors.New("lost") }
+	return s
+}
+
+// plans is a Nomad that places every job anywhere.
+type plans struct{ move.Nomad }
+
+func (plans) Job(_ context.Context, namespace, id string) (*document.Job, error) {
+	return documenttest.Parse([]byte(fmt.Sprintf(`{"Namespace":%q,"ID":%q,"Constraints":[{"LTarget":%q}],"TaskGroups":[{"Name":"g"}]}`, namespace, id, cluster.Hold))), nil
+}
+
+func (plans) Plan(context.Context, *document.Job) (*api.JobPlanResponse, error) {
+	return nil, move.ErrNoPlan
+}
+
+func (plans) Status(context.Context, *api.Allocation, string) (status.Status, error) {
+	return status.Status{}, errors.New("no such file")
+}
+
+func (t *term) submit(id string, duration time.Duration, more func(*cluster.Job)) cluster.JobKey {
+	key := cluster.JobKey{Namespace: "ml", ID: id}
+	t.state.Jobs[key] = &cluster.Job{
+		Key: key, Held: true, Queued: true, Owner: "ml", Duration: duration, Datacenters: []string{"dc*"}, Pool: "default", Submitted: time.Now(),
+		Groups: map[string]cluster.Group{"g": {Count: 1, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Requested: cluster.Resources{MHz: 600}}},
+	}
+	if more != nil {
+		more(t.state.Jobs[key])
+	}
+	return key
+}
+
+func (t *term) decideQueue(c config.Config) {
+	t.decide(c, t.placer.heldJobs())
+	t.decided()
+}
+
+// The shortest job starts, the others wait in their order, and say why.
+func TestQueuer(t *testing.T) {
+	s := queueing()
+	c := config.Default()
+	c.DryRun = true
+	long, short, unknown := s.submit("long", time.Hour, nil), s.submit("short", 10*time.Minute, nil), s.submit("unknown", 0, nil)
+	s.decideQueue(c)
+	must.StrContains(t, s.latest[unknown].text, "held; would be placed: number 1 of the queue: size unknown")
+	must.StrContains(t, s.latest[short].text, "waits in the queue, number 2: ")
+	must.StrContains(t, s.latest[long].text, "waits in the queue, number 3: ")
+	var order []string
+	for _, q := range s.queuer.order {
+		order = append(order, q.Job)
+		must.Eq(t, "ml", q.Owner)
+	}
+	must.Eq(t, []string{"unknown", "short", "long"}, order)
+
+	// It gets its allocation, which takes the place.
+	s.state.Jobs[unknown].Held = false
+	run := cluster.Alloc{ID: "run", Job: unknown, Group: "g", Node: "a", Running: true, Started: time.Now().Add(-time.Hour), Allocated: cluster.Resources{MHz: 600}}
+	state := cluster.FromListing(cluster.Listing{Allocs: []*cluster.Alloc{&run}})
+	state.Nodes, state.Jobs = s.state.Nodes, s.state.Jobs
+	state.Nodes["a"].Used = run.Allocated
+	s.state = state
+	s.decideQueue(c)
+	for _, q := range s.queuer.order {
+		must.Eq(t, q.Job == "unknown", q.Node == "node-a", must.Sprint(q))
+	}
+	must.StrContains(t, s.latest[short].text, ": no place is free")
+
+	// It ends; the next one's turn. Its twin goes on.
+	delete(s.state.Allocs, "run")
+	state.Nodes["a"].Used = cluster.Resources{}
+	s.decideQueue(c)
+	must.StrContains(t, s.latest[short].text, "would be placed: number 1 of the queue: with its fair share of the cluster")
+	must.True(t, s.queuer.jobs[unknown].Ended)
+
+	// A job without a guess is expected to take as long as the last time.
+	s.state.Jobs[unknown].Duration = 0
+	must.Nil(t, s.queuer.expected(s.state.Jobs[unknown], "g", 0))
+	s.state = cluster.FromListing(cluster.Listing{Runs: []cluster.Run{{Job: unknown, Group: "g", Task: "train", At: time.Now(), Took: time.Minute}}})
+	s.state.Nodes, s.state.Jobs = state.Nodes, state.Jobs
+	must.Eq(t, 45, *s.queuer.expected(s.state.Jobs[unknown], "g", 15))
+
+	// The others are stopped.
+	delete(s.state.Jobs, short)
+	s.state.Jobs[long].Stopped = true
+	s.queuer.jobs[unknown].FairS = 1e9
+	s.decideQueue(c)
+	s.decideQueue(c)
+	must.MapEmpty(t, s.queuer.jobs)
+	must.SliceEmpty(t, s.queuer.order)
+}
+
+// What the shim cannot place waits with a reason, or is left to Nomad.
+func TestQueuer_edges(t *testing.T) {
+	c := config.Default()
+	c.DryRun = true
+	for name, tc := range map[string]struct {
+		change func(*term, *cluster.Job)
+		want   string
+	}{
+		"too large": {func(_ *term, j *cluster.Job) { j.Groups["g"] = withRequest(j, cluster.Resources{MHz: 2000}) }, "no node has what it asks for: 2000 of cpu_mhz, at most 1000"},
+		"no such GPU": {func(_ *term, j *cluster.Job) {
+			g := j.Groups["g"]
+			g.Devices = map[string]int64{"nvidia/gpu": 1}
+			j.Groups["g"] = g
+		}, "no node has what it asks for: 1 of nvidia/gpu, at most 0"},
+		"other driver": {func(s *term, _ *cluster.Job) { s.state.Nodes["a"].Drivers = map[string]bool{"docker": true} }, "no node has what it asks for"},
+		"drains":       {func(s *term, _ *cluster.Job) { s.state.Nodes["a"].Schedulable = false }, "no node has what it asks for"},
+		"rejected":     {func(s *term, j *cluster.Job) { s.reject(j.Key, "a") }, "no node has what it asks for"},
+		"count":        {func(_ *term, j *cluster.Job) { g := j.Groups["g"]; g.Count = 2; j.Groups["g"] = g }, "would be placed: group g has count 2"},
+		"full": {func(s *term, _ *cluster.Job) {
+			s.state.Nodes["a"].Used = cluster.Resources{MHz: 500}
+		}, "no node has what it asks for: 600 of cpu_mhz, at most 500"},
+	} {
+		s := queueing()
+		key := s.submit("job", time.Hour, nil)
+		tc.change(s, s.state.Jobs[key])
+		s.decideQueue(c)
+		must.StrContains(t, s.latest[key].text, tc.want, must.Sprint(name))
+	}
+
+	s := queueing()
+	key := s.submit("job", time.Hour, nil)
+	c.Queue.Enabled = false
+	s.decideQueue(c)
+	must.StrContains(t, s.latest[key].text, "placement is disabled", must.Sprint("as other held jobs"))
+}
+
+func withRequest(j *cluster.Job, r cluster.Resources) cluster.Group {
+	g := j.Groups["g"]
+	g.Requested = r
+	return g
+}
+
+// Jobs get the GPUs that Nomad's plugin reports; an owner's weight counts.
+func TestQueuer_devices(t *testing.T) {
+	s := queueing()
+	s.state.Nodes["a"].Devices = []cluster.Device{{Vendor: "nvidia", Type: "gpu", Name: "H100", Count: 2}}
+	gpus := func(n int64, owner string) func(*cluster.Job) {
+		return func(j *cluster.Job) {
+			g := withRequest(j, cluster.Resources{MHz: 100})
+			g.Devices = map[string]int64{"nvidia/gpu": n}
+			j.Groups["g"], j.Owner = g, owner
+		}
+	}
+	c := config.Default()
+	c.DryRun = true
+	c.Queue.Weights = map[string]float64{"big": 10}
+	small, large := s.submit("small", time.Hour, gpus(1, "small")), s.submit("large", time.Hour, gpus(2, "big"))
+	s.decideQueue(c)
+	must.StrContains(t, s.latest[large].text, "would be placed: number 1")
+	must.StrContains(t, s.latest[small].text, "waits in the queue, number 2")
+}
