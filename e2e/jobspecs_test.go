@@ -103,6 +103,11 @@ var jobspecRuns = map[string]struct {
 		must.MapContainsKey(t, withoutZeros(st.Node.Counts), "NL")
 		must.Eq(t, 5, st.Node.Tasks)
 	}},
+	// Not concurrently with shim.hcl either.
+	"queue.hcl": {false, func(t *testing.T, s jobspecRun) {
+		s.reports(t, "mlp", "loss")
+		must.StrContains(t, movesOf(t, s.agent, "queue"), "queue placed number 1 of the queue: with its fair share")
+	}},
 	"opt-out.hcl": {true, func(t *testing.T, s jobspecRun) {
 		st := s.reports(t, "mlp", "loss")
 		must.StrContains(t, st.Why, "asked not to be limited")
@@ -244,7 +249,7 @@ func TestJobspecs(t *testing.T) {
 						n.standIn(t, "pytorch/pytorch:2.7.1-cuda12.8-cudnn9-runtime", "python", "--steps", "60", "--bytes", strconv.Itoa(mib), "--pause-ms", "500")
 						c = n.cluster
 					}
-					if name == "hold.hcl" {
+					if name == "hold.hcl" || name == "queue.hcl" {
 						daemon := config.Default()
 						daemon.Web.Address, daemon.Nomad.Address, daemon.Placement.Enabled = "", c.agent.Addr, true
 						runShims(t, daemon, "shim")
