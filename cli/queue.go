@@ -49,7 +49,7 @@ func (c queueCommand) Run(args []string) int {
 			return errors.New("no shim has led yet; jobs of the queue wait until one does")
 		}
 		if asJSON {
-			return writeJSON(c.io.Out, r.Queue)
+			return writeJSON(c.io.Out, append([]memory.Queued{}, r.Queue...)) // a shim before this version has none
 		}
 		return c.print(r.Queue)
 	})

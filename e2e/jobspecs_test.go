@@ -106,7 +106,7 @@ var jobspecRuns = map[string]struct {
 	// Not concurrently with shim.hcl either.
 	"queue.hcl": {false, func(t *testing.T, s jobspecRun) {
 		s.reports(t, "mlp", "loss")
-		must.StrContains(t, movesOf(t, s.agent, "queue"), "queue placed number 1 of the queue: with its fair share")
+		must.StrContains(t, movesOf(t, s.agent, "queue"), "queue placed number 1 of the queue")
 	}},
 	"opt-out.hcl": {true, func(t *testing.T, s jobspecRun) {
 		st := s.reports(t, "mlp", "loss")

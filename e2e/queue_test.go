@@ -90,7 +90,7 @@ func TestQueue(t *testing.T) {
 		})
 	}
 	must.Eq(t, []string{"first", "short", "middle"}, order)
-	must.StrContains(t, movesOf(t, c.agent, "short"), " queue placed number 1 of the queue: ")
+	must.StrContains(t, movesOf(t, c.agent, "short"), " queue placed number 1 of the queue")
 
 	// All shims are gone: a job waits, until an operator opens the hold.
 	stop()

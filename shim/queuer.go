@@ -48,6 +48,8 @@ const (
 // take returns the held jobs that take part in the queue, and removes them from the others.
 func (q *queuer) take(c config.Config, held *[]*cluster.Job) (waiting []*cluster.Job) {
 	if !c.Queue.Enabled {
+		clear(q.jobs)
+		q.order = []memory.Queued{}
 		return nil
 	}
 	*held = slices.DeleteFunc(*held, func(j *cluster.Job) bool {
@@ -78,7 +80,7 @@ func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
 	})
 	reads := q.update(waiting, now)
 	if len(q.jobs) == 0 {
-		q.order = []memory.Queued{}
+		q.order, q.at = []memory.Queued{}, time.Time{} // no twin runs until the next job comes
 		return
 	}
 	if len(waiting) == 0 {
@@ -334,7 +336,7 @@ func (q *queuer) apply(c config.Config, in queue.Input, keys []cluster.JobKey, o
 			continue
 		}
 		q.conclude(c, k, j, d)
-		entry := memory.Queued{Namespace: key.Namespace, Job: key.ID, Owner: k.Owner, Late: d.Late, Why: q.readable(d.Why)}
+		entry := memory.Queued{Namespace: key.Namespace, Job: key.ID, Owner: k.Owner, Late: d.Late, Why: q.waitsFor(key, d)}
 		if k.Node != "" {
 			entry.Node, entry.Why = q.name(k.Node), "runs"
 		}
@@ -356,12 +358,27 @@ func (q *queuer) conclude(c config.Config, k *queuedJob, j *cluster.Job, d queue
 		return
 	}
 	if d.Rule != queue.RuleStart {
-		q.set(hclog.Debug, j.Key, reason{text: fmt.Sprintf("waits in the queue, number %d: %s", d.Rank, q.readable(d.Why))})
+		q.set(hclog.Debug, j.Key, reason{text: fmt.Sprintf("waits in the queue, number %d: %s", d.Rank, q.waitsFor(j.Key, d))})
 		return
 	}
-	name, _, _ := single(j)
+	name, _, changed := single(j)
+	if changed != "" {
+		return // since the decision; the next one sees it
+	}
+	why := fmt.Sprintf("number %d of the queue", d.Rank) // nothing that changes by the minute: a dry run records it once
+	if d.Late {
+		why += ", and late"
+	}
 	if !c.DryRun {
 		k.Node, k.released = d.Node, time.Now()
 	}
-	q.placer.releaseOne(c, policies.Queue, move.Place{Group: name, Node: d.Node}, j, placement.Output{Node: d.Node, Rule: d.Rule, Why: fmt.Sprintf("number %d of the queue: %s", d.Rank, d.Why)}, false)
+	q.placer.releaseOne(c, policies.Queue, move.Place{Group: name, Node: d.Node}, j, placement.Output{Node: d.Node, Rule: d.Rule, Why: why}, false)
+}
+
+// waitsFor says what a job waits for.
+func (q *queuer) waitsFor(key cluster.JobKey, d queue.Decision) string {
+	if n := len(q.rejected[key]); d.Rule == queue.RuleNever && n > 0 {
+		return fmt.Sprintf("Nomad would place it on none of the %d nodes that were tried; they are tried again within %v", n, rejectionTTL)
+	}
+	return q.readable(d.Why)
 }

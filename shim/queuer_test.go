@@ -71,7 +71,7 @@ func TestQueuer(t *testing.T) {
 	c.DryRun = true
 	long, short, unknown := s.submit("long", time.Hour, nil), s.submit("short", 10*time.Minute, nil), s.submit("unknown", 0, nil)
 	s.decideQueue(c)
-	must.StrContains(t, s.latest[unknown].text, "held; would be placed: number 1 of the queue: size unknown")
+	must.StrContains(t, s.latest[unknown].text, "held; would be placed: number 1 of the queue")
 	must.StrContains(t, s.latest[short].text, "waits in the queue, number 2: ")
 	must.StrContains(t, s.latest[long].text, "waits in the queue, number 3: ")
 	var order []string
@@ -98,7 +98,7 @@ func TestQueuer(t *testing.T) {
 	delete(s.state.Allocs, "run")
 	state.Nodes["a"].Used = cluster.Resources{}
 	s.decideQueue(c)
-	must.StrContains(t, s.latest[short].text, "would be placed: number 1 of the queue: with its fair share of the cluster")
+	must.StrContains(t, s.latest[short].text, "would be placed: number 1 of the queue")
 	must.True(t, s.queuer.jobs[unknown].Ended)
 
 	// A job without a guess is expected to take as long as the last time.
@@ -116,6 +116,12 @@ func TestQueuer(t *testing.T) {
 	s.decideQueue(c)
 	must.MapEmpty(t, s.queuer.jobs)
 	must.SliceEmpty(t, s.queuer.order)
+
+	// Time without jobs is no time of the twins.
+	must.True(t, s.queuer.at.IsZero())
+	next := s.submit("next", time.Hour, nil)
+	s.decideQueue(c)
+	must.Zero(t, s.queuer.jobs[next].FairS)
 }
 
 // What the shim cannot place waits with a reason, or is left to Nomad.
@@ -134,7 +140,7 @@ func TestQueuer_edges(t *testing.T) {
 		}, "no node has what it asks for: 1 of nvidia/gpu, at most 0"},
 		"other driver": {func(s *term, _ *cluster.Job) { s.state.Nodes["a"].Drivers = map[string]bool{"docker": true} }, "no node has what it asks for"},
 		"drains":       {func(s *term, _ *cluster.Job) { s.state.Nodes["a"].Schedulable = false }, "no node has what it asks for"},
-		"rejected":     {func(s *term, j *cluster.Job) { s.reject(j.Key, "a") }, "no node has what it asks for"},
+		"rejected":     {func(s *term, j *cluster.Job) { s.reject(j.Key, "a") }, "Nomad would place it on none of the 1 nodes that were tried"},
 		"count":        {func(_ *term, j *cluster.Job) { g := j.Groups["g"]; g.Count = 2; j.Groups["g"] = g }, "would be placed: group g has count 2"},
 		"full": {func(s *term, _ *cluster.Job) {
 			s.state.Nodes["a"].Used = cluster.Resources{MHz: 500}
@@ -149,8 +155,11 @@ func TestQueuer_edges(t *testing.T) {
 
 	s := queueing()
 	key := s.submit("job", time.Hour, nil)
+	s.decideQueue(c)
+	must.MapLen(t, 1, s.queuer.jobs)
 	c.Queue.Enabled = false
 	s.decideQueue(c)
+	must.MapEmpty(t, s.queuer.jobs)
 	must.StrContains(t, s.latest[key].text, "placement is disabled", must.Sprint("as other held jobs"))
 }
 
