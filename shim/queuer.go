@@ -64,9 +64,14 @@ func (q *queuer) take(c config.Config, held *[]*cluster.Job) (waiting []*cluster
 // pass decides which waiting jobs start.
 func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
 	now := time.Now()
-	runs := make(map[cluster.JobKey]bool)
+	runs := make(map[cluster.JobKey]bool, len(waiting))
+	for _, j := range waiting {
+		runs[j.Key] = false
+	}
 	for _, a := range q.state.Allocs {
-		runs[a.Job] = true
+		if _, waits := runs[a.Job]; waits {
+			runs[a.Job] = true
+		}
 	}
 	waiting = slices.DeleteFunc(waiting, func(j *cluster.Job) bool {
 		_, _, why := single(j)

@@ -169,7 +169,7 @@ func shell(t *testing.T, script string, argv ...string) string {
 func TestCompletion_bash(t *testing.T) {
 	script := bashCompletion(describe(cli.Pages()))
 	for line, want := range map[string]string{
-		"ebbtide ''":                  "decide doctor growth move moves progress setup shim sim snapshot top ui validate version",
+		"ebbtide ''":                  "decide doctor growth move moves progress queue setup shim sim snapshot top ui validate version",
 		"ebbtide do":                  "doctor",
 		"ebbtide doctor -":            "-config -address -json",
 		"ebbtide shim pa":             "pause",
