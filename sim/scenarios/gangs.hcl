@@ -1,5 +1,5 @@
 # Jobs of one to eight places on two nodes of eight, at a load of 0.9, of which nothing is known
-# before they report. Compare: -policy none@fifo,none@dynamic,none@easy,none@las,none@queue,none@srtf
+# before they report. Compare: -policy none@fifo,none@dynamic,none@easy,none@turns,none@las,none@queue,none@srtf
 move_s = 60
 
 node "gpus" {
