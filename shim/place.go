@@ -226,10 +226,7 @@ func (p *placer) release(c config.Config, held []*cluster.Job, all []nodeLoad) {
 	slices.SortFunc(held, func(a, b *cluster.Job) int {
 		return cmp.Or(a.Submitted.Compare(b.Submitted), strings.Compare(a.Key.Namespace, b.Key.Namespace), strings.Compare(a.Key.ID, b.Key.ID))
 	})
-	runs := make(map[cluster.JobKey]bool)
-	for _, a := range p.state.Allocs {
-		runs[a.Job] = true
-	}
+	runs := p.allocated(held)
 	for _, j := range held {
 		p.enqueue(func() {
 			if now := p.state.Jobs[j.Key]; p.busy[j.Key] || now != j {
@@ -238,7 +235,7 @@ func (p *placer) release(c config.Config, held []*cluster.Job, all []nodeLoad) {
 			}
 			overdue := time.Since(j.Submitted) > c.Placement.HoldTimeout
 			if runs[j.Key] {
-				p.releaseOne(c, policies.FlowConPlace, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: "it is already running: it was registered again"}, overdue)
+				p.releaseOne(c, policies.FlowConPlace, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: alreadyRuns}, overdue)
 				return
 			}
 			b, out, err := p.chooseNode(c, j, all)

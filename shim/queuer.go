@@ -64,19 +64,11 @@ func (q *queuer) take(c config.Config, held *[]*cluster.Job) (waiting []*cluster
 // pass decides which waiting jobs start.
 func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
 	now := time.Now()
-	runs := make(map[cluster.JobKey]bool, len(waiting))
-	for _, j := range waiting {
-		runs[j.Key] = false
-	}
-	for _, a := range q.state.Allocs {
-		if _, waits := runs[a.Job]; waits {
-			runs[a.Job] = true
-		}
-	}
+	runs := q.allocated(waiting)
 	waiting = slices.DeleteFunc(waiting, func(j *cluster.Job) bool {
 		_, _, why := single(j)
 		if runs[j.Key] {
-			why = "it is already running: it was registered again"
+			why = alreadyRuns
 		}
 		if why != "" {
 			q.placer.releaseOne(c, policies.Queue, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: why}, true)
@@ -113,8 +105,8 @@ func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
 		q.fetch(func() func() {
 			q.read(reads)
 			for _, r := range reads {
-				i := slices.Index(keys, r.alloc.Job)
-				if i >= 0 && r.err == nil && r.status.Alloc == r.alloc.ID && !r.status.Fair.Finish.IsZero() {
+				i, ok := slices.BinarySearchFunc(keys, r.alloc.Job, compareKeys)
+				if ok && r.err == nil && r.status.Alloc == r.alloc.ID && !r.status.Fair.Finish.IsZero() {
 					left := max(r.status.Fair.Finish.Sub(r.status.Updated).Seconds(), 0) // by the node's clock
 					in.Jobs[i].RemainingS = &left
 				}
@@ -234,11 +226,7 @@ func needs(r cluster.Resources, devices map[string]int64) queue.Resources {
 func devicesOf(a *cluster.Alloc, j *cluster.Job) map[string]int64 {
 	out := make(map[string]int64)
 	for request := range j.Groups[a.Group].Devices {
-		for _, d := range a.Devices {
-			if d.Is(request) {
-				out[request] += d.Count
-			}
-		}
+		out[request] = cluster.Count(a.Devices, request)
 	}
 	return out
 }
@@ -262,23 +250,15 @@ func (q *queuer) capacity(n *cluster.Node, requests []string) queue.Resources {
 	free := q.state.Free(n)
 	devices := make(map[string]int64)
 	for _, request := range requests {
-		for _, d := range n.Devices {
-			if d.Is(request) {
-				devices[request] += d.Count
-			}
-		}
+		devices[request] = cluster.Count(n.Devices, request)
 	}
 	for _, a := range q.state.On(n.ID) {
 		if k := q.jobs[a.Job]; k != nil && k.alloc == a.ID {
-			free.MHz, free.MemoryMB, free.DiskMB = free.MHz+a.Allocated.MHz, free.MemoryMB+a.Allocated.MemoryMB, free.DiskMB+a.Allocated.DiskMB
+			free = free.Plus(a.Allocated)
 			continue
 		}
 		for _, request := range requests {
-			for _, d := range a.Devices {
-				if d.Is(request) {
-					devices[request] -= d.Count
-				}
-			}
+			devices[request] -= cluster.Count(a.Devices, request)
 		}
 	}
 	return needs(free, devices)
@@ -324,20 +304,18 @@ func (q *queuer) restrict(in queue.Input, keys []cluster.JobKey) {
 
 // apply releases the jobs that start, and explains the others.
 func (q *queuer) apply(c config.Config, in queue.Input, keys []cluster.JobKey, out queue.Output) {
-	decisions := make(map[string]queue.Decision, len(out.Jobs))
-	for _, d := range out.Jobs {
-		decisions[d.ID] = d
-	}
-	order := make([]memory.Queued, 0, len(out.Jobs))
-	ranks := make(map[string]int, len(out.Jobs))
+	order := make([]memory.Queued, len(out.Jobs)) // by rank
+	decisions := out.Jobs
 	for i, key := range keys {
 		k, j := q.jobs[key], q.state.Jobs[key]
-		if k == nil {
+		if k != nil {
+			k.FairS = in.Jobs[i].FairS
+		}
+		if in.Jobs[i].Ended {
 			continue
 		}
-		k.FairS = in.Jobs[i].FairS
-		d, ok := decisions[in.Jobs[i].ID]
-		if !ok || j == nil {
+		d := decisions[0]
+		if decisions = decisions[1:]; k == nil || j == nil {
 			continue
 		}
 		q.conclude(c, k, j, d)
@@ -348,12 +326,9 @@ func (q *queuer) apply(c config.Config, in queue.Input, keys []cluster.JobKey, o
 		if d.FairEndS != nil { // rounded: the report is written when it changes
 			entry.FairEnd = time.Unix(int64(*d.FairEndS), 0).Round(time.Minute).UTC()
 		}
-		ranks[key.Namespace+"/"+key.ID] = d.Rank
-		order = append(order, entry)
+		order[d.Rank-1] = entry
 	}
-	slices.SortFunc(order, func(a, b memory.Queued) int {
-		return ranks[a.Namespace+"/"+a.Job] - ranks[b.Namespace+"/"+b.Job]
-	})
+	order = slices.DeleteFunc(order, func(e memory.Queued) bool { return e.Job == "" }) // gone meanwhile
 	q.order = order[:min(len(order), maxQueued)]
 }
 

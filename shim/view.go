@@ -31,6 +31,23 @@ func (v *view) group(a *cluster.Alloc, policy string) (cluster.Group, bool) {
 	return g, ok && g.Movable && g.Count == 1 && slices.Contains(j.Migrates, policy)
 }
 
+// alreadyRuns is why a held job is released at once.
+const alreadyRuns = "it is already running: it was registered again"
+
+// allocated returns which of the jobs have an allocation.
+func (v *view) allocated(jobs []*cluster.Job) map[cluster.JobKey]bool {
+	runs := make(map[cluster.JobKey]bool, len(jobs))
+	for _, j := range jobs {
+		runs[j.Key] = false
+	}
+	for _, a := range v.state.Allocs {
+		if _, asked := runs[a.Job]; asked {
+			runs[a.Job] = true
+		}
+	}
+	return runs
+}
+
 // blocked returns why a move of the allocation may not start now, "" if it may.
 func (v *view) blocked(a *cluster.Alloc, to string) string {
 	own := time.Duration(0)

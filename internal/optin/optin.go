@@ -51,22 +51,18 @@ func Policies(value string) ([]string, error) {
 	return names, nil
 }
 
-const maxCooldown = 365 * 24 * time.Hour
+const longest = 365 * 24 * time.Hour
 
 // ReadCooldown parses the minimum time between two moves of a job.
-func ReadCooldown(value string) (time.Duration, error) {
-	d, err := time.ParseDuration(value)
-	if err != nil || d < 0 || d > maxCooldown {
-		return 0, fmt.Errorf("must be a duration from 0s to %v, such as 1h, got %q", maxCooldown, value)
-	}
-	return d, nil
-}
+func ReadCooldown(value string) (time.Duration, error) { return duration(value, 0, "1h") }
 
 // ReadDuration parses how long a job takes with its whole place, by its author's guess.
-func ReadDuration(value string) (time.Duration, error) {
+func ReadDuration(value string) (time.Duration, error) { return duration(value, time.Second, "2h30m") }
+
+func duration(value string, least time.Duration, example string) (time.Duration, error) {
 	d, err := time.ParseDuration(value)
-	if err != nil || d < time.Second || d > maxCooldown {
-		return 0, fmt.Errorf("must be a duration from 1s to %v, such as 2h30m, got %q", maxCooldown, value)
+	if err != nil || d < least || d > longest {
+		return 0, fmt.Errorf("must be a duration from %v to %v, such as %s, got %q", least, longest, example, value)
 	}
 	return d, nil
 }

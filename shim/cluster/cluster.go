@@ -50,9 +50,19 @@ func (d Device) Is(request string) bool {
 	return false
 }
 
+// Count is how many of the devices a job's request is for.
+func Count(devices []Device, request string) (n int64) {
+	for _, d := range devices {
+		if d.Is(request) {
+			n += d.Count
+		}
+	}
+	return n
+}
+
 type Resources struct{ MHz, MemoryMB, DiskMB int64 }
 
-func (r Resources) plus(o Resources) Resources {
+func (r Resources) Plus(o Resources) Resources {
 	return Resources{r.MHz + o.MHz, r.MemoryMB + o.MemoryMB, r.DiskMB + o.DiskMB}
 }
 
@@ -284,7 +294,7 @@ func (s *State) setNode(n *Node) {
 	n.Drivers = s.drivers[names]
 	n.Used = Resources{}
 	for _, a := range s.on[n.ID] {
-		n.Used = n.Used.plus(a.Allocated)
+		n.Used = n.Used.Plus(a.Allocated)
 	}
 	s.Nodes[n.ID] = n
 }
@@ -299,7 +309,7 @@ func (s *State) setAlloc(a *Alloc) {
 	}
 	s.on[a.Node][a.ID] = a
 	if n := s.Nodes[a.Node]; n != nil {
-		n.Used = n.Used.plus(a.Allocated)
+		n.Used = n.Used.Plus(a.Allocated)
 	}
 }
 

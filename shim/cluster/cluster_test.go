@@ -217,7 +217,7 @@ func TestState_idempotent(t *testing.T) {
 		var uses Resources
 		for id, a := range s.Allocs {
 			must.Eq(t, uint64(newest[id]), a.Index)
-			uses = uses.plus(a.Allocated)
+			uses = uses.Plus(a.Allocated)
 			must.Eq(t, status[id] == "running", a.Running)
 			must.True(t, s.On(a.Node)[id] == a)
 		}

@@ -165,7 +165,7 @@ func (w WireJob) job() *Job {
 			if t.Lifecycle != nil {
 				continue
 			}
-			group.Requested = group.Requested.plus(Resources{MHz: t.Resources.CPU, MemoryMB: t.Resources.MemoryMB})
+			group.Requested = group.Requested.Plus(Resources{MHz: t.Resources.CPU, MemoryMB: t.Resources.MemoryMB})
 			for _, d := range t.Resources.Devices {
 				if group.Devices == nil {
 					group.Devices = make(map[string]int64)

@@ -6,6 +6,7 @@ package queue
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -47,7 +48,7 @@ func Place(in Input, order []int, rules Rules) []Placed {
 		case j.Node != "":
 			*p = Placed{Node: j.Node, Rule: RuleRuns}
 		case !c.total.fits(*j):
-			*p = Placed{Rule: RuleNever, Because: in.lacks(*j)}
+			*p = Placed{Rule: RuleNever, Because: "no node has what it asks for: " + c.total.lacks(*j)}
 		case blocked:
 			*p = Placed{Rule: RuleWait, Because: "waits for a job before it"}
 		case c.start(i):
@@ -376,10 +377,26 @@ func (t totals) has(j Job) bool {
 
 // fits reports whether a node is large enough for the job.
 func (t totals) fits(j Job) bool {
-	if j.Feasible == nil {
-		return slices.ContainsFunc(t.nodes, j.fits)
+	for n := range t.candidates(j) {
+		if j.fits(n) {
+			return true
+		}
 	}
-	return slices.ContainsFunc(j.Feasible, func(id string) bool { return j.fits(t.byID[id]) })
+	return false
+}
+
+// candidates yields the nodes on which the job may run.
+func (t totals) candidates(j Job) iter.Seq[Node] {
+	if j.Feasible == nil {
+		return slices.Values(t.nodes)
+	}
+	return func(yield func(Node) bool) {
+		for _, id := range j.Feasible {
+			if !yield(t.byID[id]) {
+				return
+			}
+		}
+	}
 }
 
 func (j Job) fits(n Node) bool {
@@ -392,13 +409,11 @@ func (j Job) fits(n Node) bool {
 }
 
 // lacks names the resource that no node has enough of.
-func (in Input) lacks(j Job) string {
+func (t totals) lacks(j Job) string {
 	for _, name := range slices.Sorted(maps.Keys(j.Needs)) {
 		most := 0.0
-		for _, n := range in.Nodes {
-			if j.Feasible == nil || slices.Contains(j.Feasible, n.ID) {
-				most = max(most, n.Capacity[name])
-			}
+		for n := range t.candidates(j) {
+			most = max(most, n.Capacity[name])
 		}
 		if j.Needs[name] > most*(1+1e-9) {
 			return fmt.Sprintf("%v of %s, at most %v", j.Needs[name], name, most)

@@ -68,7 +68,7 @@ func Decide(in Input) Output {
 		if end := in.NowS + ends[i]; j.RemainingS != nil && !math.IsInf(end, 1) && !d.Late {
 			d.FairEndS = &end
 		}
-		d.Why = in.why(i, d, plan[i])
+		d.Why = cmp.Or(plan[i].Because, in.due(j, d))
 		out.Jobs = append(out.Jobs, d)
 	}
 	return out
@@ -147,7 +147,7 @@ func (in Input) twins() twins {
 
 // weight of what a job still needs, against the time until its twin ends, in the order. With 0 the
 // worst job took nearly 50 times as long as with its fair share, with 1 to 3 the order is nearly by
-// remaining time, and long jobs end later (docs/queue.md).
+// remaining time, and long jobs end later.
 const needWeight = 0.5
 
 // byFairFinish orders the jobs by the time until their twins end, 0 for late ones, plus half of what
@@ -155,16 +155,22 @@ const needWeight = 0.5
 // a long one makes all others late.) A running job is before by twice what its suspension costs, so
 // that two do not take turns.
 func (in Input) byFairFinish(ends []float64) []int {
+	return in.Order(func(i int) float64 {
+		key, j := ends[i]+needWeight*in.left(in.Jobs[i]), in.Jobs[i]
+		if j.Node != "" {
+			key -= 2 * in.cost(j)
+		}
+		return key
+	})
+}
+
+// Order returns the indexes of the jobs that have not ended by rising key, equal ones by submission.
+func (in Input) Order(key func(i int) float64) []int {
 	var order []int
 	keys := make([]float64, len(in.Jobs))
 	for i, j := range in.Jobs {
-		if j.Ended {
-			continue
-		}
-		order = append(order, i)
-		keys[i] = ends[i] + needWeight*in.left(j)
-		if j.Node != "" {
-			keys[i] -= 2 * in.cost(j)
+		if !j.Ended {
+			order, keys[i] = append(order, i), key(i)
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
@@ -185,22 +191,17 @@ func (in Input) starves(j Job) bool {
 	return in.twinLeft(j) == 0
 }
 
-func (in Input) why(i int, d Decision, p Placed) string {
-	j := in.Jobs[i]
-	due := ""
+// due says why a job has its rank.
+func (in Input) due(j Job, d Decision) string {
 	switch {
-	case d.Rule == RuleNever:
-		return "no node has what it asks for: " + p.Because
 	case d.Late:
-		due = "late: with its fair share of the cluster it would have ended"
+		return "late: with its fair share of the cluster it would have ended"
 	case d.FairEndS != nil:
-		due = fmt.Sprintf("with its fair share of the cluster it would end in %s", span(*d.FairEndS-in.NowS))
+		return fmt.Sprintf("with its fair share of the cluster it would end in %s", span(*d.FairEndS-in.NowS))
 	case j.ServedS < in.Params.ProbeS:
-		due = "size unknown: its first quantum shows it"
-	default:
-		due = "size unknown: it has its fair share of the cluster"
+		return "size unknown: its first quantum shows it"
 	}
-	return cmp.Or(p.Because, due)
+	return "size unknown: it has its fair share of the cluster"
 }
 
 func span(s float64) string {

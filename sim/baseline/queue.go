@@ -4,9 +4,7 @@
 package baseline
 
 import (
-	"cmp"
 	"math"
-	"slices"
 
 	"github.com/ebbtide/ebbtide/shim/queue"
 )
@@ -66,15 +64,7 @@ func SRTF(in queue.Input) queue.Output {
 func all(queue.Job) bool { return true }
 
 func give(in queue.Input, by func(queue.Job) float64, rules queue.Rules) queue.Output {
-	var order []int
-	for i, j := range in.Jobs {
-		if !j.Ended {
-			order = append(order, i)
-		}
-	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		return cmp.Or(cmp.Compare(by(in.Jobs[a]), by(in.Jobs[b])), cmp.Compare(in.Jobs[a].SubmittedS, in.Jobs[b].SubmittedS))
-	})
+	order := in.Order(func(i int) float64 { return by(in.Jobs[i]) })
 	var out queue.Output
 	plan := queue.Place(in, order, rules)
 	for _, i := range order {
