@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -26,12 +27,14 @@ import (
 
 func (d *Driver) recordLeft(t *task, saved string) {
 	cfg := t.handle.Config
-	err := d.updateRecord(t, func(r *private.Record) {
-		r.Left = &private.Left{Namespace: cfg.Namespace, Job: cfg.JobID, Group: cfg.TaskGroupName, Path: saved}
-	})
+	err := d.updateRecord(t, func(r *private.Record) { r.Left = leaves(cfg, saved) })
 	if err != nil {
 		d.logger.Warn("cannot record the checkpoint that the task leaves; a move back would not find it", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
 	}
+}
+
+func leaves(cfg *drivers.TaskConfig, path string) *private.Left {
+	return &private.Left{Namespace: cfg.Namespace, Job: cfg.JobID, Group: cfg.TaskGroupName, Path: path}
 }
 
 // adopt replaces a task's directories with those that an earlier allocation left on this node, as
@@ -45,20 +48,23 @@ func (d *Driver) adopt(cfg *drivers.TaskConfig, opts *options.Task) (note string
 	// Tasks of a group share a directory: none may start while it is being filled.
 	d.adopting.Lock()
 	defer d.adopting.Unlock()
-	from := *cfg
-	from.AllocDir = filepath.Join(filepath.Dir(cfg.AllocDir), opts.Adopt)
-	rec, err := private.Load(from.AllocDir, cfg.Name)
-	switch {
-	case err != nil:
+	from, rec, err := left(cfg, opts.Adopt)
+	if err != nil {
 		return "", err
-	case rec.Left == nil:
+	}
+	switch is := rec.Left; {
+	case is == nil:
+		// Both are gone: the task has resumed from it before, or starts anew.
+		if has, err := saved(*c, cfg); has || err != nil {
+			return "", err
+		}
 		return "", fmt.Errorf("allocation %s has left no checkpoint on this node", opts.Adopt)
-	case rec.Left.Namespace != cfg.Namespace || rec.Left.Job != cfg.JobID || rec.Left.Group != cfg.TaskGroupName:
-		return "", fmt.Errorf("allocation %s belongs to job %s in namespace %s", opts.Adopt, rec.Left.Job, rec.Left.Namespace)
-	case rec.Left.TakenBy != "":
+	case is.Namespace != cfg.Namespace || is.Job != cfg.JobID || is.Group != cfg.TaskGroupName:
+		return "", fmt.Errorf("allocation %s belongs to job %s in namespace %s", opts.Adopt, is.Job, is.Namespace)
+	case is.TakenBy != "":
 		return "", nil
 	}
-	if has, err := saved(*c, &from); !has || err != nil {
+	if has, err := saved(*c, from); !has || err != nil {
 		return "", errors.Join(fmt.Errorf("%s no longer exists", rec.Left.Path), err)
 	}
 	own, err := checkpoint.Open(*c, dirsOf(cfg))
@@ -68,14 +74,55 @@ func (d *Driver) adopt(cfg *drivers.TaskConfig, opts *options.Task) (note string
 	if err := errors.Join(own.Remove(), own.Close()); err != nil {
 		return "", err
 	}
-	if err := checkpoint.Copy(dirsOf(&from), dirsOf(cfg)); err != nil {
+	if err := checkpoint.Copy(dirsOf(from), dirsOf(cfg)); err != nil {
 		return "", err
 	}
-	rec.Left.TakenBy = filepath.Base(cfg.AllocDir)
-	if err := rec.Save(from.AllocDir, cfg.Name); err != nil {
+	if err := taken(cfg, opts.Adopt); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("resumes from %s, left by allocation %s on this node", rec.Left.Path, opts.Adopt), nil
+}
+
+// left returns where an allocation has left a task's checkpoint: what was kept, or else its own
+// directory, and the task's record there, which is empty without one.
+func left(cfg *drivers.TaskConfig, alloc string) (at *drivers.TaskConfig, rec private.Record, err error) {
+	for _, dir := range leftIn(cfg, alloc) {
+		at = atDir(cfg, dir)
+		if rec, err = private.Load(dir, cfg.Name); err != nil || rec.Left != nil {
+			break
+		}
+	}
+	return at, rec, err
+}
+
+func leftIn(cfg *drivers.TaskConfig, alloc string) []string {
+	allocs := filepath.Dir(cfg.AllocDir)
+	return []string{keptDir(allocs, alloc, cfg.Name), filepath.Join(allocs, alloc)}
+}
+
+// taken records that a task has resumed from what the allocation left.
+func taken(cfg *drivers.TaskConfig, alloc string) error {
+	for _, dir := range leftIn(cfg, alloc) {
+		rec, err := private.Load(dir, cfg.Name)
+		if err != nil {
+			return err
+		}
+		if rec.Left == nil {
+			continue
+		}
+		rec.Left.TakenBy = filepath.Base(cfg.AllocDir)
+		if err := rec.Save(dir, cfg.Name); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(keptDir(filepath.Dir(cfg.AllocDir), alloc, cfg.Name))
+}
+
+// atDir returns the task as if its allocation's directory were another.
+func atDir(cfg *drivers.TaskConfig, dir string) *drivers.TaskConfig {
+	at := *cfg
+	at.AllocDir = dir
+	return &at
 }
 
 func saved(c checkpoint.Config, cfg *drivers.TaskConfig) (bool, error) {

@@ -385,11 +385,14 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	}
 	handle, opts, err := takeOptions(handle)
 	if rerr := s.primary.RecoverTask(handle); rerr != nil {
-		if rec, lerr := private.Load(handle.Config.AllocDir, handle.Config.Name); lerr != nil || rec.Objective == nil {
+		rec, lerr := private.Load(handle.Config.AllocDir, handle.Config.Name)
+		if lerr != nil || rec.Objective == nil && !rec.Suspended {
 			return rerr
 		}
-		// It was stopped at its objective, and its container or executor has been removed.
-		d.track(s, handle, finished{}).succeeded.Store(true)
+		// It was ended at its objective, or suspended, and its container or executor has been removed.
+		t := d.track(s, handle, finished{})
+		t.succeeded.Store(rec.Objective != nil)
+		t.suspended.Store(rec.Suspended)
 		return nil
 	}
 	d.learnNode(handle.Config)

@@ -62,17 +62,22 @@ func (d *Driver) targetReached(t *task, act options.Actions, at target.Reached) 
 	}
 }
 
-// finish stops a task that has reached its objective. It retries, since Docker may be unavailable.
+// finish stops a task that has reached its objective.
 func (d *Driver) finish(t *task, act options.Actions) {
 	t.succeeded.Store(true)
 	d.releaseMove(t, "it has reached its objective and will not be moved")
+	d.stopUntilSettled(t, act.Grace, act.StopSignal)
+}
+
+// stopUntilSettled stops a task. It retries, since Docker may be unavailable.
+func (d *Driver) stopUntilSettled(t *task, grace time.Duration, signal string) {
 	cfg := t.handle.Config
 	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
-		err := t.instance().StopTask(cfg.ID, act.Grace, act.StopSignal)
+		err := t.instance().StopTask(cfg.ID, grace, signal)
 		if err == nil {
 			return
 		}
-		d.logger.Warn("cannot stop the task that has reached its objective; trying again",
+		d.logger.Warn("cannot stop the task, which is to end; trying again",
 			"task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
 		select {
 		case <-t.settled:
@@ -101,16 +106,20 @@ func (d *Driver) resumeTargets(t *task, opts *options.Task) policy.TargetState {
 }
 
 // succeeded returns a handle for a task that must not start because its allocation has reached the
-// objective; nil otherwise.
+// objective, or is suspended; nil otherwise.
 func (d *Driver) succeeded(s *setup, cfg *drivers.TaskConfig) *drivers.TaskHandle {
 	rec, err := private.Load(cfg.AllocDir, cfg.Name)
-	if err != nil || rec.Objective == nil {
+	if err != nil || rec.Objective == nil && !rec.Suspended {
 		return nil
 	}
 	handle := drivers.NewTaskHandle(handleVersion)
 	handle.Config = cfg
 	handle.State = drivers.TaskStateRunning
 	t := d.track(s, handle, finished{})
+	if rec.Suspended {
+		t.suspended.Store(true)
+		return handle
+	}
 	t.succeeded.Store(true)
 	d.say(t, "already-complete", fmt.Sprintf("not restarted: it has reached its objective, %s = %.6g, at %s",
 		rec.Objective.Metric, rec.Objective.Value, rec.Objective.Time.UTC().Format(time.RFC3339)), nil)

@@ -415,6 +415,9 @@ func (d *Driver) extendLease(t *task) error {
 
 // releaseMove thaws a task, or cancels the preparation of its move, if there is one.
 func (d *Driver) releaseMove(t *task, why string) {
+	if t.suspended.Load() {
+		return // being killed
+	}
 	m := &t.move
 	was, cg, shown := m.cancel()
 	if was == "" {
@@ -487,7 +490,7 @@ func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult
 	m := &t.move
 	m.mu.Lock()
 	late := m.state == "" && t.mayEnd() && time.Since(m.thawed) < endsWithin
-	if m.state == "" && !late || t.stopping.Load() || t.succeeded.Load() {
+	if m.state == "" && !late || t.stopping.Load() || t.succeeded.Load() || t.suspended.Load() {
 		m.mu.Unlock()
 		return res
 	}
@@ -503,7 +506,7 @@ func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult
 	case <-over:
 	case <-d.ctx.Done():
 	}
-	if briefly || t.stopping.Load() || t.succeeded.Load() {
+	if briefly || t.stopping.Load() || t.succeeded.Load() || t.suspended.Load() {
 		return res
 	}
 	code := res.ExitCode
@@ -516,6 +519,13 @@ func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult
 func (d *Driver) resumeMove(t *task) {
 	cfg := t.handle.Config
 	rec, err := private.Load(cfg.AllocDir, cfg.Name)
+	if err == nil && rec.Suspended {
+		t.suspended.Store(true)
+		t.setup.controller.Moving(cfg.ID, status.Move{State: status.MoveSuspended, Step: status.Unknown()})
+		cg, _ := d.findFreezer(t)
+		go d.killSuspended(t, cg)
+		return
+	}
 	if err != nil || rec.Frozen == nil || rec.Frozen.Run != cfg.ID {
 		return
 	}

@@ -84,6 +84,8 @@ func (d *Driver) SignalTask(taskID string, signal string) error {
 		return d.freezeBriefly(t)
 	case SignalRenew:
 		return d.renewFreeze(t)
+	case SignalSuspend:
+		return d.suspend(t)
 	case SignalRelease:
 		d.releaseMove(t, "the move was cancelled")
 		return nil

@@ -29,6 +29,7 @@ type task struct {
 	stopping atomic.Bool // Nomad has requested a stop
 
 	succeeded atomic.Bool // it has reached its objective
+	suspended atomic.Bool // it goes on in another allocation
 
 	checkpoint *checkpoint.Config // nil = it cannot be moved
 	move       move
@@ -155,8 +156,8 @@ func (d *Driver) settle(t *task) {
 		}
 		if !again {
 			res = d.afterMove(t, res)
-			if t.succeeded.Load() {
-				// The driver stopped it, whatever the exit code.
+			if t.succeeded.Load() || t.suspended.Load() {
+				// The driver ended it, whatever the exit code.
 				res = &drivers.ExitResult{}
 			}
 			t.result, t.stopped = res, t.stopping.Load()
@@ -170,7 +171,7 @@ func (d *Driver) settle(t *task) {
 // success reports whether a task has ended by itself with success, or at its objective. It is called
 // once result is known.
 func (t *task) success() bool {
-	return t.result != nil && t.result.Successful() && (!t.stopped || t.succeeded.Load())
+	return t.result != nil && t.result.Successful() && !t.suspended.Load() && (!t.stopped || t.succeeded.Load())
 }
 
 // flushEvents sends the last events of a task and gives them time to reach Nomad, which rejects

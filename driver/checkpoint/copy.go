@@ -23,16 +23,34 @@ var copied = taskfs.Bounds{Entries: 10_000_000, Depth: 256}
 // Copy copies what Nomad would migrate to the next allocation: the task's own
 // directory, and alloc/data. Existing files are kept; anything but files and
 // directories is skipped.
-func Copy(from, to Dirs) error {
+func Copy(from, to Dirs) error { return transfer(from, to, copyFile) }
+
+// Link is like Copy, but gives the files a second name, where the file system allows it.
+func Link(from, to Dirs) error {
+	return transfer(from, to, func(src, dst *taskfs.Dir, name string) error {
+		err := src.Link(dst, name)
+		switch {
+		case errors.Is(err, fs.ErrExist):
+			return nil
+		case errors.Is(err, unix.EXDEV):
+			return copyFile(src, dst, name)
+		}
+		return err
+	})
+}
+
+type transferFile func(src, dst *taskfs.Dir, name string) error
+
+func transfer(from, to Dirs, file transferFile) error {
 	for _, d := range []struct{ from, to, beneath string }{{from.Alloc, to.Alloc, "data"}, {from.Local, to.Local, "."}} {
-		if err := copyTree(d.from, d.to, d.beneath); err != nil {
+		if err := transferTree(d.from, d.to, d.beneath, file); err != nil {
 			return fmt.Errorf("copying %s: %w", path.Join(d.from, d.beneath), err)
 		}
 	}
 	return nil
 }
 
-func copyTree(from, to, beneath string) error {
+func transferTree(from, to, beneath string, file transferFile) error {
 	src, err := taskfs.Open(filepath.Split(from))
 	if err != nil {
 		return err
@@ -50,7 +68,7 @@ func copyTree(from, to, beneath string) error {
 		case s.IsDir():
 			return copyDir(dst, name, s)
 		case s.IsRegular():
-			return copyFile(src, dst, name)
+			return file(src, dst, name)
 		}
 		return nil
 	})

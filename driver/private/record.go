@@ -25,8 +25,10 @@ type Record struct {
 	Objective *target.Reached `json:"objective,omitempty"`
 	// Frozen is written before the task is frozen and removed after it is thawed.
 	Frozen *Frozen `json:"frozen,omitempty"`
-	// Left is the checkpoint of a task that was stopped to be moved.
+	// Left is the checkpoint of a task that was stopped to be moved, or suspended.
 	Left *Left `json:"left,omitempty"`
+	// Suspended means that the task ends, or has ended, to go on in another allocation.
+	Suspended bool `json:"suspended,omitempty"`
 }
 
 // Left is a checkpoint and its job.

@@ -36,6 +36,7 @@ func Kinds() []Kind {
 		{"checkpoint", []string{"checkpoint saved: "}, "Frozen until the given time, to be moved. `path`, `bytes`, `step`, `until` are for tools."},
 		{"move-failed", []string{"cannot be moved, keeps running: "}, "Not saved in time, or cannot be frozen."},
 		{"released", []string{"keeps running: "}, "The move was cancelled, or the lease ended."},
+		{"suspended", []string{"suspended, "}, "The [queue](queue.md) gave its place to another job. The allocation counts as complete; the job waits for the next one."},
 		{"adopt", []string{"starts without the checkpoint of allocation "}, "The checkpoint of `ebbtide_adopt` cannot be used."},
 		{"docker", []string{"the connection to Docker was lost and is back"}, "Docker was restarted; the container kept running."},
 		{"removed", []string{"the container was removed from outside"}, "Probably by Nomad's [reaper](#the-reaper)."},

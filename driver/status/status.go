@@ -167,7 +167,9 @@ const (
 	MoveSaving = "saving" // it was asked to save
 	MoveReady  = "ready"  // it has saved and is frozen
 	MoveFrozen = "frozen" // it is frozen for a moment, and continues on its node
-	MoveFailed = "failed" // it has not saved in time, and runs on
+	// MoveSuspended: it is being ended, to go on in another allocation.
+	MoveSuspended = "suspended"
+	MoveFailed    = "failed" // it has not saved in time, and runs on
 )
 
 // Resources are what the task uses in addition to CPU, and its growth efficiency for each

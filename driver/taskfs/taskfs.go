@@ -238,6 +238,26 @@ func (d *Dir) Create(path string, mode fs.FileMode) (*os.File, error) {
 	return f, nil
 }
 
+// Link gives the regular file at path a second name, the same path in dst, whose directory exists.
+// The error wraps fs.ErrExist if the name exists, and unix.EXDEV if dst is on another file system.
+func (d *Dir) Link(dst *Dir, path string) error {
+	n, err := d.find("link", path)
+	if err != nil {
+		return err
+	}
+	defer n.close()
+	if is := n.kind(); is != regular {
+		return pathError("link", filepath.Join(d.Name(), path), kindError{is, regular})
+	}
+	dir, name, err := dst.parent(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(n.fd), dir.Fd(), name, unix.AT_SYMLINK_FOLLOW)
+	return pathError("link", filepath.Join(dir.Name(), name), err)
+}
+
 // Remove removes a file, a link (not its target), or an empty directory.
 func (d *Dir) Remove(path string) error {
 	dir, name, err := d.parent(path)
