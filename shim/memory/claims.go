@@ -28,8 +28,19 @@ func (c Claims) name(namespace, job string) string {
 	return path.Join(c.Path, "claims", hex.EncodeToString(sum[:16]))
 }
 
-// recordSchema is the version of a record's layout. New fields that an older shim may ignore keep it.
-const recordSchema = 1
+// recordSchema is the version of a record's layout. New fields that an older shim may ignore keep it:
+// it must not take a suspension, or the resumption of a suspended job, for a move.
+const (
+	recordSchema = 2
+	moveSchema   = 1
+)
+
+func schemaOf(r move.Record) int {
+	if r.Suspend || r.Left != "" {
+		return recordSchema
+	}
+	return moveSchema
+}
 
 // stored is a record as stored. Records of versions before the schema have 0.
 type stored struct {
@@ -38,7 +49,7 @@ type stored struct {
 }
 
 func (c Claims) Write(ctx context.Context, r move.Record) (index uint64, err error) {
-	data, err := json.Marshal(stored{recordSchema, r})
+	data, err := json.Marshal(stored{schemaOf(r), r})
 	if err != nil {
 		return 0, fmt.Errorf("writing the record of move %s: %w", r.ID, err)
 	}

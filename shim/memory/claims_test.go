@@ -74,7 +74,7 @@ func TestClaims_unreadable(t *testing.T) {
 		"absent":  {"", "unexpected end of JSON input"},
 		"nothing": {"{}", "it names no move, namespace or job"},
 		"typed":   {`{"schema": 1, "id": "3", "namespace": "ml", "job": "typed", "tasks": 7}`, "json: cannot unmarshal number"},
-		"newer":   {`{"schema": 2, "id": "4", "namespace": "ml", "job": "newer", "tasks": 7}`, "a newer version has written it (schema 2, this one reads up to 1)"},
+		"newer":   {`{"schema": 3, "id": "4", "namespace": "ml", "job": "newer", "tasks": 7}`, "a newer version has written it (schema 3, this one reads up to 2)"},
 	} {
 		must.NoError(t, s.write(t.Context(), strings.TrimPrefix(claims.name("ml", job), s.Path), api.VariableItems{"record": r.record}))
 		u := move.Unreadable{Path: claims.name("ml", job), Why: r.why}

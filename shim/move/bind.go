@@ -126,11 +126,14 @@ func (m *mover) resolve(ctx context.Context, before uint64) (after uint64, err e
 			return err
 		}
 		if node, id, ok := boundTo(job, m.record().Group); ok && id == m.record().ID {
-			if node != "" {
+			_, waits := Suspended(job, m.record().Group)
+			switch {
+			case node == "":
+				return m.restore(ctx) // our fence
+			case m.record().Suspend == (waits != ""):
 				after = *job.JobModifyIndex
-				return nil
 			}
-			return m.restore(ctx) // our fence
+			return nil // or our fence, of a job that waits
 		}
 		if *job.JobModifyIndex != before {
 			return nil // another registration came first
@@ -138,14 +141,18 @@ func (m *mover) resolve(ctx context.Context, before uint64) (after uint64, err e
 		if err := m.fence(ctx, job); err != nil {
 			return err
 		}
-		return m.restore(ctx)
+		return m.restore(ctx) // unless it waits
 	})
 	return after, err
 }
 
 // fence advances the job's index, unless the job has completed: then Nomad would run it again.
 func (m *mover) fence(ctx context.Context, job *document.Job) error {
-	fenced, err := fence(job, m.record().Group, m.record().ID)
+	r := m.record()
+	fenced, err := fence(job, r.Group, r.ID)
+	if alloc, node := Suspended(job, r.Group); node != "" { // it goes on waiting
+		fenced, err = hold(job, r.Group, node, r.ID, alloc)
+	}
 	if err != nil {
 		return err
 	}
@@ -165,11 +172,16 @@ func rejected(err error) bool {
 	return errors.As(err, &response) && response.StatusCode() >= http.StatusBadRequest && response.StatusCode() < http.StatusInternalServerError
 }
 
-// restore unbinds the move's job.
-func (m *mover) restore(ctx context.Context) error {
+// restore unbinds the move's job. A suspended one waits on.
+func (m *mover) restore(ctx context.Context) error { return m.unbindJob(ctx, false) }
+
+// unhold unbinds the job, which is held although it runs.
+func (m *mover) unhold(ctx context.Context) error { return m.unbindJob(ctx, true) }
+
+func (m *mover) unbindJob(ctx context.Context, unhold bool) error {
 	r := m.record()
 	return m.whileClaimed(ctx, func(ctx context.Context) error {
-		said, err := restore(ctx, m.nomad, r.Namespace, r.Job, r.Group, m.opts.PollInterval)
+		said, err := restore(ctx, m.nomad, r.Namespace, r.Job, r.Group, unhold, m.opts.PollInterval)
 		if err == nil {
 			m.result.Bound = false
 			m.opts.Report(m.result.Phase, said)
@@ -197,8 +209,8 @@ var errTransition = errors.New("a task is starting or stopping")
 var errDestructive = errors.New("Nomad would stop a running allocation")
 
 // restore removes a move's constraint from the group, keeping what the user has changed since,
-// and says what became of the job.
-func restore(ctx context.Context, nomad Nomad, namespace, id, group string, poll time.Duration) (said string, err error) {
+// and says what became of the job. A suspended job waits on, unless its hold is to be removed as well.
+func restore(ctx context.Context, nomad Nomad, namespace, id, group string, unhold bool, poll time.Duration) (said string, err error) {
 	const as = "the job is left unchanged: "
 	job, err := nomad.Job(ctx, namespace, id)
 	if notFound(err) {
@@ -210,6 +222,9 @@ func restore(ctx context.Context, nomad Nomad, namespace, id, group string, poll
 	if _, _, ok := boundTo(job, group); !ok {
 		return as + "it is not bound", nil
 	}
+	if _, node := Suspended(job, group); node != "" && !unhold {
+		return as + "it is suspended", nil
+	}
 	if stopped(job) {
 		return as + "it was stopped", nil
 	}
@@ -219,7 +234,9 @@ func restore(ctx context.Context, nomad Nomad, namespace, id, group string, poll
 	}
 	if err == nil {
 		// Keep the tasks frozen until Nomad has evaluated the new version.
-		err = retry(ctx, poll, func(ctx context.Context) error { return unbindFrozen(ctx, nomad, namespace, id, group, poll, still) })
+		err = retry(ctx, poll, func(ctx context.Context) error {
+			return unbindFrozen(ctx, nomad, namespace, id, group, unhold, poll, still)
+		})
 	}
 	if still != nil {
 		err = errors.Join(err, retry(ctx, poll, func(ctx context.Context) error {
@@ -235,7 +252,7 @@ func restore(ctx context.Context, nomad Nomad, namespace, id, group string, poll
 
 // unbindFrozen registers the job without the constraint while its tasks are frozen, if that
 // stops nothing, and waits for the evaluation.
-func unbindFrozen(ctx context.Context, nomad Nomad, namespace, id, group string, poll time.Duration, still *freeze) error {
+func unbindFrozen(ctx context.Context, nomad Nomad, namespace, id, group string, unhold bool, poll time.Duration, still *freeze) error {
 	job, err := nomad.Job(ctx, namespace, id)
 	switch {
 	case notFound(err):
@@ -253,6 +270,11 @@ func unbindFrozen(ctx context.Context, nomad Nomad, namespace, id, group string,
 		}
 		if job, err = unbind(job, group, adopt); err != nil {
 			return err
+		}
+		if unhold {
+			if job, err = job.With(document.DropConstraints(group, isHold)); err != nil {
+				return err
+			}
 		}
 		plan, err := nomad.Plan(ctx, job)
 		if err == nil {

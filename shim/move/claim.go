@@ -23,6 +23,11 @@ type Record struct {
 	Source    string `json:"source"` // node IDs
 	Target    string `json:"target"`
 
+	// Suspend means that the job is being suspended. Left is the allocation whose checkpoint a
+	// suspended job resumes from that is being released; it waits on Source.
+	Suspend bool   `json:"suspend,omitempty"`
+	Left    string `json:"left,omitempty"`
+
 	Version uint64 `json:"version"` // of the job, with its JobModifyIndex, before it was bound
 	Before  uint64 `json:"before"`
 	After   uint64 `json:"after"` // JobModifyIndex of the bound job, 0 if unknown

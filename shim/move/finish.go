@@ -180,7 +180,7 @@ func (m *mover) registered(job *document.Job) error {
 		return errChanged{"the job was changed"}
 	}
 	for _, o := range Obstacles(job.Job, job.LookupTaskGroup(r.Group)) {
-		if o.Field != "constraint" { // the move's own
+		if o.Field != "constraint" && !(r.Suspend && o.Field == "ephemeral_disk") { // the first is the move's own
 			return errChanged{"the job was changed: " + o.Why}
 		}
 	}

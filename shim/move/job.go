@@ -25,14 +25,37 @@ const (
 // movable returns the tasks that save their state, and every reason against the move.
 func movable(alloc *api.Allocation, job *api.Job, from, to *api.Node) (tasks, reasons []string) {
 	no := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
-	if alloc.ClientStatus != api.AllocClientStatusRunning || alloc.DesiredStatus != api.AllocDesiredStatusRun {
-		no("it is not running: client status %s, desired status %s", alloc.ClientStatus, alloc.DesiredStatus)
-	}
+	tasks, reasons = savable(alloc, job, from)
 	if from.ID == to.ID {
 		no("it is already on %s", to.Name)
 	}
 	if to.Status != api.NodeStatusReady || to.Drain || to.SchedulingEligibility != api.NodeSchedulingEligible {
 		no("node %s accepts no allocations: it is %s, %s", to.Name, to.Status, to.SchedulingEligibility)
+	}
+	group := job.LookupTaskGroup(alloc.TaskGroup)
+	if group == nil {
+		return tasks, reasons
+	}
+	for _, o := range Obstacles(job, group) {
+		reasons = append(reasons, o.Why)
+	}
+	for _, name := range tasks {
+		switch t := taskOf(group, name); {
+		case !runsEbbtide(t, from): // reported
+		case !runsEbbtide(t, to):
+			no("driver %s on %s is not Ebbtide's", t.Driver, to.Name)
+		case engine(t, from) != engine(t, to):
+			no("driver %s uses engine %s on %s, but %s on %s", t.Driver, engine(t, from), from.Name, engine(t, to), to.Name)
+		}
+	}
+	return tasks, reasons
+}
+
+// savable returns the tasks that are to save their state, and what keeps them from it where they run.
+func savable(alloc *api.Allocation, job *api.Job, node *api.Node) (tasks, reasons []string) {
+	no := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
+	if alloc.ClientStatus != api.AllocClientStatusRunning || alloc.DesiredStatus != api.AllocDesiredStatusRun {
+		no("it is not running: client status %s, desired status %s", alloc.ClientStatus, alloc.DesiredStatus)
 	}
 	switch {
 	case job.Stop != nil && *job.Stop:
@@ -45,21 +68,12 @@ func movable(alloc *api.Allocation, job *api.Job, from, to *api.Node) (tasks, re
 		no("its job no longer has group %q", alloc.TaskGroup)
 		return nil, reasons
 	}
-	for _, o := range Obstacles(job, group) {
-		reasons = append(reasons, o.Why)
-	}
 	for _, t := range group.Tasks {
 		if t.Lifecycle != nil {
 			continue // prestart, sidecar or poststop tasks
 		}
-		switch {
-		case t.Driver != driverName && t.Driver != dockerName: // reported by Obstacles
-		case !runsEbbtide(t, from):
-			no("task %s runs under driver %s on %s, which is not Ebbtide's", t.Name, t.Driver, from.Name)
-		case !runsEbbtide(t, to):
-			no("driver %s on %s is not Ebbtide's", t.Driver, to.Name)
-		case engine(t, from) != engine(t, to):
-			no("driver %s uses engine %s on %s, but %s on %s", t.Driver, engine(t, from), from.Name, engine(t, to), to.Name)
+		if ours := t.Driver == driverName || t.Driver == dockerName; ours && !runsEbbtide(t, node) { // others: Obstacles
+			no("task %s runs under driver %s on %s, which is not Ebbtide's", t.Name, t.Driver, node.Name)
 		}
 		tasks = append(tasks, t.Name)
 	}

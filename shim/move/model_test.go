@@ -107,10 +107,12 @@ type schedule struct {
 	// Disconnect gives the group a disconnect block, whose replace is Replace.
 	Disconnect, Replace bool
 	Shared              bool // the checkpoint
-	Faults              []fault
-	Events              []event
-	Crash               []int // number of calls after which the mover, then each process that recovers a record, is killed; 0 for never
-	Mover               int   // start of a second move, in ms; 0 for none
+	// Suspend means that the job is suspended instead of moved, and resumes on its node.
+	Suspend bool
+	Faults  []fault
+	Events  []event
+	Crash   []int // number of calls after which the mover, then each process that recovers a record, is killed; 0 for never
+	Mover   int   // start of a second move, in ms; 0 for none
 }
 
 // fault disturbs one call.
@@ -147,6 +149,7 @@ type modelAlloc struct {
 	restored        private.Restored
 	left, taken     bool
 	collected       bool      // as garbage
+	suspended       bool      // its disk is kept
 	userStopped     time.Time // when a user asked for its stop
 	cut             bool      // ran while its node was disconnected; Nomad may have replaced it
 }
@@ -327,8 +330,10 @@ func (m *model) fits(job *document.Job, node string) bool {
 	if m.dead[node] || m.parted[node] || m.full[node] && m.last().node != node {
 		return false
 	}
-	if slices.ContainsFunc(job.Constraints, func(c *api.Constraint) bool { return c.LTarget == cluster.Hold }) {
-		return false
+	for _, all := range [][]*api.Constraint{job.Constraints, job.TaskGroups[0].Constraints} {
+		if slices.ContainsFunc(all, func(c *api.Constraint) bool { return c.LTarget == cluster.Hold }) {
+			return false
+		}
 	}
 	for _, c := range job.TaskGroups[0].Constraints {
 		switch c.Operand {
@@ -445,7 +450,7 @@ func (m *model) end(a *modelAlloc, as string) {
 // collect deletes the directories of ended allocations on a node whose disk is full.
 func (m *model) collect(node string) {
 	for _, a := range m.all {
-		if a.node == node && !m.filled[node].IsZero() && terminal(a.client) && a.disk > 0 {
+		if a.node == node && !m.filled[node].IsZero() && terminal(a.client) && a.disk > 0 && !a.suspended {
 			a.disk, a.left, m.lost = 0, false, true // Register tells whether that is the move's doing
 		}
 	}
@@ -491,7 +496,7 @@ func (m *model) start(a *modelAlloc, n int) {
 		p = a // nothing to copy
 	}
 	empty := m.s.EmptyDisk == n || m.s.FailStart == n
-	if p.node == a.node || m.hears(p.node) && !empty {
+	if (p.node == a.node || m.hears(p.node) && !empty) && !p.suspended { // a suspended one is not replaced, so it has no successor
 		a.disk = p.disk
 	}
 	if m.s.Shared {
@@ -577,7 +582,10 @@ func (m *model) inject(e event) {
 		to, _, _ := boundTo(m.job, "train")
 		for _, c := range m.all[:len(m.all)-1] {
 			if terminal(c.client) && !c.collected {
-				c.collected, c.disk, c.left = true, 0, false
+				if c.collected = true; c.suspended {
+					continue
+				}
+				c.disk, c.left = 0, false
 				m.lost = m.lost || to != "" || m.last().client != "running"
 			}
 		}
@@ -971,7 +979,8 @@ func (p *process) Register(ctx context.Context, job *document.Job) (*api.JobRegi
 			p.wanted++ // Nomad does not compare allocations: the successor may have completed
 		}
 		node, _, _ := boundTo(job, "train")
-		if node != "" && job.TaskGroups[0].Meta[metaAdopt] == "" && !p.s.Shared { // not a rollback
+		_, waited := Suspended(p.job, "train")
+		if node != "" && job.TaskGroups[0].Meta[metaAdopt] == "" && !p.s.Shared && waited == "" { // not a rollback
 			for _, n := range []string{node, p.last().node} {
 				if at := p.filled[n]; !at.IsZero() && (p.disks[n].IsZero() || at.Before(p.disks[n])) {
 					p.say("it is moved although the disk of %s was full", n)
@@ -1020,6 +1029,11 @@ func (p *process) Signal(ctx context.Context, alloc *api.Allocation, _, signal s
 		switch {
 		case !a.runs:
 			return errors.New("it does not run")
+		case signal == signalSuspend && a.state != "ready":
+			return errors.New("it is not frozen with a checkpoint")
+		case signal == signalSuspend:
+			a.state, a.runs, a.suspended, a.left = status.MoveSuspended, false, true, true
+			p.ends(a)
 		case signal == signalThaw:
 			a.state, a.frozen = "", time.Time{}
 		case signal == signalRenew && a.state != "ready" && a.state != "frozen":
@@ -1043,6 +1057,24 @@ func (p *process) Signal(ctx context.Context, alloc *api.Allocation, _, signal s
 		}
 		return nil
 	})
+}
+
+// ends has the client report the end of a suspended allocation.
+func (m *model) ends(a *modelAlloc) {
+	go func() {
+		for {
+			time.Sleep(m.s.Stop)
+			done := false
+			m.under(func() {
+				if done = m.over || m.hears(a.node) || m.dead[a.node]; done && m.live(a.node) && !terminal(a.client) {
+					a.client = "complete"
+				}
+			})
+			if done {
+				return
+			}
+		}
+	}()
 }
 
 func (m *model) skew(a *modelAlloc) time.Duration {
@@ -1088,7 +1120,7 @@ func (p *process) Write(ctx context.Context, r Record) (index uint64, err error)
 		if p.claim[r.Job].Index != r.Index {
 			return ErrClaimed
 		}
-		if was := p.claim[r.Job].Tasks; p.given != nil && fmt.Sprint(p.given) != fmt.Sprint(was) {
+		if was := p.claim[r.Job].Tasks; p.given != nil && p.claim[r.Job].ID == r.ID && fmt.Sprint(p.given) != fmt.Sprint(was) {
 			p.say("a record's tasks were %v when written, and are %v", was, p.given)
 		}
 		p.given = r.Tasks
@@ -1150,7 +1182,15 @@ func (m *model) run() (res Result, err error) {
 	move := func(p *process, opts Options) (Result, error) {
 		var alloc string
 		m.under(func() { alloc = m.last().id })
-		return Move(p.ctx, p, Request{Alloc: alloc, Node: "b"}, opts)
+		if !m.s.Suspend {
+			return Move(p.ctx, p, Request{Alloc: alloc, Node: "b"}, opts)
+		}
+		res, err := Suspend(p.ctx, p, Request{Alloc: alloc}, opts)
+		if err == nil {
+			time.Sleep(3 * time.Second)
+			_, err = m.resume(p, opts, res.Tasks...)
+		}
+		return res, err
 	}
 	time.Sleep(time.Second)
 	mover := m.process(0)
@@ -1169,7 +1209,7 @@ func (m *model) run() (res Result, err error) {
 	// Others recover until nothing is left.
 	var watch Watch
 	recoveries := 0
-	for i, quiet := 0, 0; i < 200 && quiet < 12; i++ {
+	for i, quiet := 0, 0; i < 200 && quiet < 6+int(max(m.s.Lease, time.Minute)/(10*time.Second)); i++ {
 		p := m.process(undisturbed)
 		opts := opts
 		opts.Claims, opts.Owner = p, "unbind"
@@ -1184,6 +1224,13 @@ func (m *model) run() (res Result, err error) {
 			}
 			if orphan && len(records) == 0 {
 				_, _ = Unbind(p.ctx, p, "ml", "vae", "train", opts)
+				var waits string
+				m.under(func() { _, waits = Suspended(m.job, "train") })
+				if waits != "" && running.Load() == 0 {
+					if stopped, err := m.resume(p, opts); err != nil || !stopped {
+						quiet = 0
+					}
+				}
 			}
 		}
 		p.kill()
@@ -1202,10 +1249,33 @@ func (m *model) run() (res Result, err error) {
 	return res, err
 }
 
+// resume gives a suspended job its place again: on its node, or without its checkpoint on another.
+func (m *model) resume(p *process, opts Options, saved ...Task) (stop bool, err error) {
+	node := ""
+	m.under(func() {
+		_, node = Suspended(m.job, "train")
+		if stop = node == "" || stopped(m.job); !stop && *m.job.TaskGroups[0].Count != 1 {
+			node = "" // it is Nomad's
+			return
+		}
+		room := func(node string) bool { return !m.dead[node] && !m.drained[node] && !m.full[node] }
+		if !stop && !room(node) {
+			m.lost = true
+			m.wanted++ // as any held job, it may complete before its unbinding is evaluated
+			node = m.nodes[max(0, slices.IndexFunc(m.nodes, room))]
+		}
+	})
+	if stop {
+		return true, nil
+	}
+	_, err = Release(p.ctx, p, Place{Namespace: "ml", Job: "vae", Group: "train", Node: node, Saved: saved}, opts)
+	return false, err
+}
+
 // checkEnd records violations in the final state.
 func (m *model) checkEnd() {
 	a := m.last()
-	complete := a.client == "complete" && a.desired == "run" && a.started()
+	complete := a.client == "complete" && a.desired == "run" && a.started() && !a.suspended
 	if _, _, bound := boundTo(m.job, "train"); bound && !complete && !stopped(m.job) {
 		m.say("the job stays bound")
 	} else if !bound && !m.isUsers() {

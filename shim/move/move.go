@@ -148,14 +148,21 @@ type Task struct {
 	Step  status.Number `json:"resumed_step"` // first one seen on the target
 }
 
-// Refused lists why an allocation cannot be moved. Nothing has changed.
+// Refused lists why an allocation cannot be moved, or suspended. Nothing has changed.
 type Refused struct {
 	Reasons []string
 	// Target means that only this target is unsuitable: Nomad would not place it there.
-	Target bool
+	Target  bool
+	suspend bool
 }
 
-func (e *Refused) Error() string { return "cannot be moved: " + strings.Join(e.Reasons, "; ") }
+func (e *Refused) Error() string {
+	what := "moved"
+	if e.suspend {
+		what = "suspended"
+	}
+	return "cannot be " + what + ": " + strings.Join(e.Reasons, "; ")
+}
 
 // ErrNotResumed means that the target lacks what was saved.
 var ErrNotResumed = errors.New("the new allocation lacks the checkpoint")
@@ -214,22 +221,30 @@ type mover struct {
 	next     *api.Allocation
 }
 
+func newMover(nomad Nomad, req Request, opts Options) *mover {
+	r := Result{Alloc: req.Alloc, To: req.Node, Tasks: []Task{}, SaveS: status.Unknown(), DownS: status.Unknown()}
+	return &mover{nomad: nomad, opts: opts, result: r}
+}
+
 func (m *mover) record() Record { return m.claim.now() }
+
+// newRecord returns the record of what has been checked.
+func (m *mover) newRecord(why string) Record {
+	return Record{
+		Namespace: m.alloc.Namespace, Job: m.alloc.JobID, Group: m.alloc.TaskGroup, Alloc: m.alloc.ID,
+		Source: m.alloc.NodeID, Target: m.result.To, Why: why, Phase: PhaseSave, Tasks: slices.Clone(m.result.Tasks),
+		Version: *m.job.Version, Before: *m.job.JobModifyIndex,
+	}
+}
 
 // Move moves an allocation. The result says how far it came, also after an error.
 func Move(ctx context.Context, nomad Nomad, req Request, opts Options) (Result, error) {
-	m := &mover{nomad: nomad, opts: opts}
-	m.result = Result{Alloc: req.Alloc, To: req.Node, Tasks: []Task{}, SaveS: status.Unknown(), DownS: status.Unknown()}
+	m := newMover(nomad, req, opts)
 	err := m.step(ctx, PhaseCheck, func(ctx context.Context) error { return m.check(ctx, req.Node) })
 	if err != nil || req.DryRun {
 		return m.result, err
 	}
-	r := Record{
-		Namespace: m.alloc.Namespace, Job: m.alloc.JobID, Group: m.alloc.TaskGroup, Alloc: m.alloc.ID,
-		Source: m.alloc.NodeID, Target: req.Node, Why: req.Why, Phase: PhaseSave, Tasks: slices.Clone(m.result.Tasks),
-		Version: *m.job.Version, Before: *m.job.JobModifyIndex,
-	}
-	err = m.withClaim(ctx, r, func(ctx context.Context) (over bool, err error) {
+	err = m.withClaim(ctx, m.newRecord(req.Why), func(ctx context.Context) (over bool, err error) {
 		m.frozen = newFreeze(ctx, m.nomad, m.alloc)
 		defer m.frozen.stop()
 		if err := m.keepVersions(ctx); err != nil {
@@ -296,18 +311,28 @@ func (m *mover) done(phase Phase, format string, args ...any) {
 	m.opts.Report(phase, fmt.Sprintf(format, args...))
 }
 
-// check reads everything afresh and collects the reasons against the move.
-func (m *mover) check(ctx context.Context, target string) error {
-	alloc, err := m.nomad.Allocation(ctx, m.result.Alloc)
-	if err != nil {
-		return err
+// read reads the allocation, its job and its node.
+func (m *mover) read(ctx context.Context) (alloc *api.Allocation, job *document.Job, from *api.Node, err error) {
+	if alloc, err = m.nomad.Allocation(ctx, m.result.Alloc); err != nil {
+		return nil, nil, nil, err
 	}
 	m.result.Namespace, m.result.Job, m.result.From = alloc.Namespace, alloc.JobID, alloc.NodeID
-	job, err := m.nomad.Job(ctx, alloc.Namespace, alloc.JobID)
-	if err != nil {
-		return err
+	if job, err = m.nomad.Job(ctx, alloc.Namespace, alloc.JobID); err == nil {
+		from, err = m.nomad.Node(ctx, alloc.NodeID)
 	}
-	from, err := m.nomad.Node(ctx, alloc.NodeID)
+	return alloc, job, from, err
+}
+
+// willSave sets the tasks that are to save.
+func (m *mover) willSave(names []string) {
+	for _, name := range names {
+		m.result.Tasks = append(m.result.Tasks, Task{Name: name, Saved: status.Unknown(), Step: status.Unknown()})
+	}
+}
+
+// check reads everything afresh and collects the reasons against the move.
+func (m *mover) check(ctx context.Context, target string) error {
+	alloc, job, from, err := m.read(ctx)
 	if err != nil {
 		return err
 	}
@@ -342,11 +367,9 @@ func (m *mover) check(ctx context.Context, target string) error {
 	case err != nil:
 		return err
 	case missing != nil:
-		return &Refused{[]string{fmt.Sprintf("Nomad would not place it on %s: %s", to.Name, placementFailure(missing))}, true}
+		return &Refused{Reasons: []string{fmt.Sprintf("Nomad would not place it on %s: %s", to.Name, placementFailure(missing))}, Target: true}
 	}
-	for _, name := range tasks {
-		m.result.Tasks = append(m.result.Tasks, Task{Name: name, Saved: status.Unknown(), Step: status.Unknown()})
-	}
+	m.willSave(tasks)
 	m.done(PhaseCheck, "%s of job %s may move from %s to %s, and %s", short(alloc.ID), alloc.JobID, from.Name, to.Name, would)
 	return nil
 }
@@ -482,23 +505,8 @@ func (m *mover) bind(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = m.claim.update(ctx, func(r *Record) { r.Phase, r.Tasks = PhaseBind, slices.Clone(m.result.Tasks) })
-	if err != nil {
-		return err
-	}
-	if err := m.keeps(ctx); err != nil { // once more: the tasks have saved, and time has passed
-		return err
-	}
-	// Nomad's stop must not outlast the lease.
-	if err := m.frozen.renew(ctx); err != nil {
-		return err
-	}
-	if err := m.stillRunning(ctx); err != nil {
-		return err
-	}
-	within, cancel := m.frozen.within(ctx)
-	defer cancel()
-	index, err := m.registerBound(within, bound)
+	// The disks once more: the tasks have saved, and time has passed.
+	index, err := m.registerSaved(ctx, PhaseBind, bound, m.keeps)
 	if err != nil {
 		return err
 	}
@@ -506,6 +514,27 @@ func (m *mover) bind(ctx context.Context) error {
 	return m.detached(ctx, func(ctx context.Context) error {
 		return m.claim.update(ctx, func(r *Record) { r.Phase, r.After = PhaseWait, index })
 	})
+}
+
+// registerSaved records what the tasks have saved, and registers the job while they are frozen and
+// the last check holds. It returns as registerBound does.
+func (m *mover) registerSaved(ctx context.Context, phase Phase, job *document.Job, check func(context.Context) error) (index uint64, err error) {
+	err = m.claim.update(ctx, func(r *Record) { r.Phase, r.Tasks = phase, slices.Clone(m.result.Tasks) })
+	if err == nil {
+		err = check(ctx)
+	}
+	if err == nil {
+		err = m.frozen.renew(ctx) // Nomad's stop must not outlast the lease
+	}
+	if err == nil {
+		err = m.stillRunning(ctx)
+	}
+	if err != nil {
+		return 0, err
+	}
+	within, cancel := m.frozen.within(ctx)
+	defer cancel()
+	return m.registerBound(within, job)
 }
 
 func (m *mover) until(ctx context.Context, what string, ok func() (bool, error)) error {

@@ -32,7 +32,7 @@ func Recover(ctx context.Context, nomad Nomad, r Record, opts Options) (Result, 
 			m.result.Bound = false
 			return true, m.detached(ctx, m.thaw)
 		}
-		if r.Phase == PhaseBind {
+		if r.Phase == PhaseBind || r.Phase == PhaseHold {
 			after, err := m.resolveDetached(ctx)
 			if err != nil {
 				return false, err
@@ -41,11 +41,19 @@ func Recover(ctx context.Context, nomad Nomad, r Record, opts Options) (Result, 
 				m.result.Bound = false
 				return true, m.detached(ctx, m.thaw)
 			}
-			if err := m.claim.update(ctx, func(r *Record) { r.Phase, r.After = PhaseWait, after }); err != nil {
+			next := PhaseWait
+			if r.Suspend {
+				next = PhaseSuspend
+			}
+			if err := m.claim.update(ctx, func(r *Record) { r.Phase, r.After = next, after }); err != nil {
 				return false, err
 			}
 		}
 		switch {
+		case r.Suspend:
+			return m.finishSuspend(ctx)
+		case r.Left != "":
+			return m.finishRelease(ctx)
 		case r.Alloc == "": // a held job, which may run
 			err = m.detached(ctx, m.restore)
 			return err == nil, err

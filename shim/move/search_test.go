@@ -33,6 +33,8 @@ func lateRegister(s *schedule) {
 	s.Faults = []fault{{Call: firstRegister, Kind: "late", Late: 20 * time.Second}}
 }
 
+func suspended(s *schedule) { s.Suspend = true }
+
 // Whichever call the mover is killed at, recovery finishes the move.
 func TestSearch_crashes(t *testing.T) {
 	t.Parallel()
@@ -55,6 +57,18 @@ func TestSearch_crashes(t *testing.T) {
 			s.Events = []event{{At: 1500 * time.Millisecond, Kind: "server", For: 5 * time.Second}}
 		},
 		"late register": lateRegister,
+		"suspended":     suspended,
+		"suspended, slow": func(s *schedule) {
+			suspended(s)
+			s.Eval, s.Stop, s.Start, s.Lease = 3*time.Second, 5*time.Second, 2*time.Second, 15*time.Second
+		},
+		"suspended, short job": func(s *schedule) { suspended(s); s.Steps = 30 },
+		"suspended, collected": func(s *schedule) {
+			suspended(s)
+			s.Events = []event{{At: 4 * time.Second, Kind: "source-filled"}, {At: 4 * time.Second, Kind: "collected"}}
+		},
+		"suspended, changed":       func(s *schedule) { suspended(s); s.Events = []event{{At: 2 * time.Second, Kind: "change"}} },
+		"suspended, late register": func(s *schedule) { suspended(s); lateRegister(s) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -65,7 +79,7 @@ func TestSearch_crashes(t *testing.T) {
 				s.Crash = []int{call}
 				var wrong []string
 				wrong, killed = violations(t, s)
-				must.SliceEmpty(t, wrong, must.Sprintf("killed after call %d", call))
+				must.SliceEmpty(t, wrong, must.Sprintf("killed after call %d: %s", call, strings.Join(wrong, "; ")))
 			}
 			must.Greater(t, 5, call, must.Sprint("every call of the mover"))
 		})
@@ -80,6 +94,7 @@ func TestSearch_pairs(t *testing.T) {
 		"empty disk":    func(s *schedule) { s.EmptyDisk = 0 },
 		"plugin gone":   func(s *schedule) { s.FailStart = 0 },
 		"late register": lateRegister,
+		"suspended":     suspended,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -91,7 +106,7 @@ func TestSearch_pairs(t *testing.T) {
 					s.Crash = []int{first, second}
 					var wrong []string
 					wrong, killed = violations(t, s)
-					must.SliceEmpty(t, wrong, must.Sprintf("killed after calls %d and %d", first, second))
+					must.SliceEmpty(t, wrong, must.Sprintf("killed after calls %d and %d: %s", first, second, strings.Join(wrong, "; ")))
 					if killed < 2 {
 						break // the second process needs fewer calls
 					}
@@ -123,6 +138,7 @@ func TestSearch_random(t *testing.T) {
 			Room: rapid.IntRange(0, 5).Draw(r, "room") > 0, NoPlan: rapid.Bool().Draw(r, "no plan"), Limited: rapid.IntRange(0, 9).Draw(r, "limited") == 0, FailStart: rapid.IntRange(-3, 2).Draw(r, "fail"), EmptyDisk: rapid.IntRange(-3, 2).Draw(r, "empty"),
 			Restart: ms("restart", 0, 3000), Skew: ms("skew", -100000, 100000), Report: ms("report", 0, 20000),
 			Disconnect: rapid.IntRange(0, 9).Draw(r, "disconnect") == 0, Replace: rapid.Bool().Draw(r, "replace"),
+			Suspend: rapid.IntRange(0, 2).Draw(r, "suspend") == 0,
 		}
 		for range rapid.IntRange(0, 3).Draw(r, "faults") {
 			s.Faults = append(s.Faults, fault{rapid.IntRange(0, 2).Draw(r, "process"), rapid.IntRange(0, 60).Draw(r, "call"), rapid.SampledFrom([]string{"before", "after", "late", "stall"}).Draw(r, "fault"), ms("late", 1, 40000)})
@@ -141,6 +157,10 @@ func TestSearch_random(t *testing.T) {
 		// end.
 		if len(s.Crash)+len(s.Events)+len(s.Faults) > 0 {
 			s.Lease = max(s.Lease, 50*time.Second)
+		}
+		// A held job waits for the process that suspends its task, however many die before.
+		if s.Suspend {
+			s.Lease *= time.Duration(1 + len(s.Crash))
 		}
 		if rapid.IntRange(0, 4).Draw(r, "two") == 0 {
 			s.Mover = rapid.IntRange(1000, 6000).Draw(r, "other")
