@@ -62,6 +62,12 @@ type Job struct {
 	Feasible []string `json:"feasible,omitempty" strict:"optional"`
 	// Ended means that it has ended before its twin.
 	Ended bool `json:"ended" strict:"optional"`
+	// Priority puts it before jobs of its owner with a lower one, from MinPriority to MaxPriority.
+	Priority int `json:"priority" strict:"optional"`
+	// TopS is when an operator put it before all others, in seconds, the latest first; 0 for never.
+	TopS float64 `json:"top_s" strict:"optional"`
+	// Hold is who keeps it from starting, and why; "" if it may. Its twin waits as well.
+	Hold string `json:"hold" strict:"optional"`
 }
 
 type Params struct {
@@ -130,6 +136,8 @@ func (in Input) Validate() error {
 			errs.Bound(at("remaining_s"), *j.RemainingS, 0, MaxS)
 		}
 		errs.Bound(at("cost_s"), j.CostS, 0, MaxS)
+		errs.Bound(at("priority"), float64(j.Priority), MinPriority, MaxPriority)
+		errs.Bound(at("top_s"), j.TopS, 0, math.MaxFloat64)
 		for k, id := range j.Feasible {
 			if !is[id] {
 				errs.Add(fields.Index(at("feasible"), k), "must be the id of one of nodes, got %q", id)

@@ -28,6 +28,7 @@ const (
 	RuleWait    = "queue.wait"    // no place is free
 	RuleReserve = "queue.reserve" // the same, and a node is kept free for it
 	RuleNever   = "queue.never"   // no node is large enough
+	RuleHold    = "queue.hold"    // an operator keeps it from starting
 )
 
 // Output has the decisions in the order of Input.Jobs, without jobs that have ended.
@@ -53,12 +54,15 @@ type Decision struct {
 // Decide runs fair finish on a valid input, which it does not change.
 func Decide(in Input) Output {
 	ends := in.ends()
-	order := in.byFairFinish(ends)
+	order, held := in.obey(in.byFairFinish(ends), ends)
 	plan := Place(in, order, Rules{Reserve: in.starves, Interrupt: true})
 	out := Output{Jobs: make([]Decision, 0, len(in.Jobs))}
 	rank := make([]int, len(in.Jobs))
-	for k, i := range order {
+	for k, i := range slices.Concat(order, held) {
 		rank[i] = k + 1
+	}
+	for _, i := range held {
+		plan[i] = Placed{Rule: RuleHold, Because: "on hold " + in.Jobs[i].Hold}
 	}
 	for i, j := range in.Jobs {
 		if j.Ended {
@@ -94,7 +98,7 @@ func (in Input) Advance(seconds float64) []float64 {
 }
 
 // ends returns the seconds until each job's twin ends, or has had its quantum, if no job joins; 0 if
-// it has, +Inf for a job that fits on no node.
+// it has, +Inf for a job that fits on no node or is on hold.
 func (in Input) ends() []float64 {
 	t := in.twins()
 	ends := make([]float64, len(in.Jobs))
@@ -107,8 +111,8 @@ func (in Input) ends() []float64 {
 	return ends
 }
 
-// twins are the twins of the jobs that fit on a node, and of those that have ended, as far as the
-// cluster has what they need.
+// twins are the twins of the jobs that fit on a node and are not on hold, and of those that have
+// ended, as far as the cluster has what they need.
 type twins struct {
 	fluid *fluid
 	job   []int // by twin, the index in Input.Jobs
@@ -124,7 +128,7 @@ func (in Input) twins() twins {
 	var owner []int
 	var use [][]float64
 	for i, j := range in.Jobs {
-		if !j.Ended && !total.fits(j) || !total.has(j) {
+		if !j.Ended && !total.fits(j) || !total.has(j) || j.onHold() {
 			continue
 		}
 		k, ok := index[j.Owner]
@@ -182,10 +186,13 @@ func (in Input) Order(key func(i int) float64) []int {
 // patience is how many first quanta a job of unknown size may be behind its twin.
 const patience = 100
 
-// starves reports whether a node is kept free for a job: if it is late or, its size being unknown,
-// far behind its twin. To keep nodes free for all, sooner, costs more than it brings (docs/queue.md).
+// starves reports whether a node is kept free for a job: if it is at the top, late or, its size being
+// unknown, far behind its twin. To keep nodes free for all, sooner, costs more than it brings (docs/queue.md).
 func (in Input) starves(j Job) bool {
-	if j.RemainingS == nil {
+	switch {
+	case j.TopS > 0:
+		return true
+	case j.RemainingS == nil:
 		return j.FairS-j.ServedS >= patience*in.Params.ProbeS
 	}
 	return in.twinLeft(j) == 0
@@ -194,6 +201,8 @@ func (in Input) starves(j Job) bool {
 // due says why a job has its rank.
 func (in Input) due(j Job, d Decision) string {
 	switch {
+	case j.TopS > 0:
+		return "an operator put it at the top"
 	case d.Late:
 		return "late: with its fair share of the cluster it would have ended"
 	case d.FairEndS != nil:

@@ -176,7 +176,7 @@ func TestValidate(t *testing.T) {
 	in := Input{
 		NowS: math.NaN(), Nodes: []Node{{ID: "a", Capacity: Resources{"gpu": -1}}, {ID: "a"}}, Owners: []Owner{{"x", 0}, {"x", 1}},
 		Jobs: []Job{
-			{ID: "j", Node: "c", ServedS: -1, FairS: -1, RemainingS: s(math.Inf(1)), CostS: -1, Feasible: []string{"b"}},
+			{ID: "j", Node: "c", ServedS: -1, FairS: -1, RemainingS: s(math.Inf(1)), CostS: -1, Feasible: []string{"b"}, Priority: 101, TopS: -1},
 			{ID: "j", Node: "a", Ended: true, Needs: Resources{"gpu": math.NaN()}},
 		},
 		Params: Params{ProbeS: -1, CostS: -1, Margin: -1, Lost: -1},
@@ -184,7 +184,7 @@ func TestValidate(t *testing.T) {
 	err := in.Validate()
 	for _, field := range []string{
 		"now_s", "nodes[0].capacity.gpu", "nodes[1].id", "owners[0].weight", "owners[1].name", "jobs[0].needs", "jobs[0].node", "jobs[0].served_s",
-		"jobs[0].fair_s", "jobs[0].remaining_s", "jobs[0].cost_s", "jobs[0].feasible[0]", "jobs[1].id", "jobs[1].node",
+		"jobs[0].fair_s", "jobs[0].remaining_s", "jobs[0].cost_s", "jobs[0].feasible[0]", "jobs[0].priority", "jobs[0].top_s", "jobs[1].id", "jobs[1].node",
 		"jobs[1].needs.gpu", "params.probe_s", "params.cost_s", "params.margin", "params.lost",
 	} {
 		must.ErrorContains(t, err, field)
