@@ -206,11 +206,12 @@ func TestTaskOptionErrors(t *testing.T) {
 		meta     map[string]string
 		want     []string
 	}{
-		"typo":          {nil, map[string]string{"ebbtide_gaol": "min"}, []string{"meta.ebbtide_gaol: unknown key; allowed are ebbtide_acceptable, ebbtide_adopt, ebbtide_cooldown, ebbtide_duration, ebbtide_goal, ebbtide_gpu_group, ebbtide_gpu_input, ebbtide_gpu_memory, ebbtide_hold, ebbtide_limit, ebbtide_metric, ebbtide_migrate, ebbtide_objective, ebbtide_owner, ebbtide_priority, ebbtide_qoe_target, ebbtide_queue, ebbtide_target_hold, ebbtide_total_epochs, ebbtide_total_steps"}},
+		"typo":          {nil, map[string]string{"ebbtide_gaol": "min"}, []string{"meta.ebbtide_gaol: unknown key; allowed are ebbtide_acceptable, ebbtide_adopt, ebbtide_cooldown, ebbtide_duration, ebbtide_goal, ebbtide_gpu_group, ebbtide_gpu_input, ebbtide_gpu_memory, ebbtide_hold, ebbtide_limit, ebbtide_metric, ebbtide_migrate, ebbtide_objective, ebbtide_owner, ebbtide_priority, ebbtide_qoe_target, ebbtide_queue, ebbtide_queue_priority, ebbtide_target_hold, ebbtide_total_epochs, ebbtide_total_steps"}},
 		"goal":          {nil, map[string]string{"ebbtide_goal": "up"}, []string{`meta.ebbtide_goal: must be "min" or "max", got "up"`}},
 		"limit":         {nil, map[string]string{"ebbtide_limit": "yes"}, []string{`meta.ebbtide_limit: must be "on" or "off", got "yes"`}},
 		"migrate":       {nil, map[string]string{"ebbtide_migrate": "yes"}, []string{`meta.ebbtide_migrate: must be "true", "false", or some of relocate, flowcon-place, specon-migrate, specon-rebalance, got "yes"`}},
 		"cooldown":      {nil, map[string]string{"ebbtide_cooldown": "often"}, []string{`meta.ebbtide_cooldown: must be a duration from 0s to 8760h0m0s, such as 1h, got "often"`}},
+		"queue":         {nil, map[string]string{"ebbtide_queue_priority": "high"}, []string{`meta.ebbtide_queue_priority: must be a whole number from -100 to 100, got "high"`}},
 		"GPU":           {nil, map[string]string{"ebbtide_gpu_memory": "1G", "ebbtide_priority": "0", "ebbtide_gpu_group": "us"}, []string{`meta.ebbtide_gpu_memory: must be a whole number of MiB ≥ 1, got "1G"`, `meta.ebbtide_priority: must be from 1 to 100, got "0"`}},
 		"GPU input":     {nil, map[string]string{"ebbtide_gpu_input": "0"}, []string{`meta.ebbtide_gpu_input: must be a number > 0, the size of the input, got "0"`}},
 		"total steps":   {nil, map[string]string{"ebbtide_total_steps": "0"}, []string{`meta.ebbtide_total_steps: must be a number > 0 and ≤ 1e+12, the total of the whole training, got "0"`}},

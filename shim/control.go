@@ -19,8 +19,9 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-// operatorState is the pause set by operators for all shims.
+// operatorState is what operators have set for all shims: the pause, and the queue's orders.
 type operatorState struct {
+	orders       memory.Orders
 	pause        *memory.Pause
 	paused       bool // in effect at the last read
 	pauseKnown   bool // read at least once
@@ -28,7 +29,7 @@ type operatorState struct {
 	readingPause bool // a read is in progress
 }
 
-// readPause reads the operators' pause. No decision is made before the first successful read.
+// readPause reads the operators' pause and orders. No decision is made before the first successful read.
 func (t *term) readPause() {
 	if t.readingPause || time.Since(t.pauseReadAt) < readInterval {
 		return
@@ -38,14 +39,21 @@ func (t *term) readPause() {
 		ctx, cancel := context.WithTimeout(t.leading, queryTimeout)
 		defer cancel()
 		pause, err := t.journal.store.LoadPause(ctx)
+		var orders memory.Orders
+		if err == nil {
+			orders, err = t.journal.store.LoadOrders(ctx)
+		}
 		return func() {
 			t.readingPause = false
 			if err != nil {
-				t.log.Warn("cannot read the operators' pause; starting no moves", "error", err)
+				t.log.Warn("cannot read the operators' pause and orders; starting no moves", "error", err)
 				return
 			}
 			was := t.paused
 			t.pause, t.pauseKnown, t.paused = pause, true, pause.Active(time.Now())
+			t.urgent = t.urgent || !reflect.DeepEqual(orders, t.orders)
+			t.orders = orders
+			t.dropOrders()
 			switch {
 			case t.paused && !was:
 				t.log.Info("not starting moves: " + pause.String())
@@ -103,7 +111,7 @@ func (t *term) report(c config.Config, held []*cluster.Job) {
 	}
 	slices.Sort(r.Held)
 	r.Held = r.Held[:min(len(r.Held), maxHeld)]
-	r.Queue = t.queuer.order
+	r.Queue, r.QueueOff = t.queuer.order, t.queuer.off(c)
 	for _, key := range firstJobs(maps.Keys(t.latest), maxReasons) {
 		r.Reasons = append(r.Reasons, memory.Reason{Namespace: key.Namespace, Job: key.ID, Text: t.latest[key].text})
 	}

@@ -4,6 +4,7 @@
 package shim
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -70,6 +71,7 @@ func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
 		if runs[j.Key] {
 			why = alreadyRuns
 		}
+		why = cmp.Or(why, q.leaves(j.Key))
 		if why != "" {
 			q.placer.releaseOne(c, policies.Queue, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: why}, true)
 		}
@@ -102,6 +104,7 @@ func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
 		}
 	}, func() {
 		q.restrict(in, keys)
+		q.obey(in, keys)
 		q.fetch(func() func() {
 			q.read(reads)
 			for _, r := range reads {
@@ -127,6 +130,7 @@ func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
 // update brings the remembered jobs up to date, and returns the statuses that tell what running ones
 // still need.
 func (q *queuer) update(waiting []*cluster.Job, now time.Time) (reads []reading) {
+	maps.DeleteFunc(q.jobs, func(key cluster.JobKey, _ *queuedJob) bool { return q.leaves(key) != "" })
 	for _, j := range waiting {
 		k := q.jobs[j.Key]
 		if k == nil {
@@ -148,7 +152,7 @@ func (q *queuer) update(waiting []*cluster.Job, now time.Time) (reads []reading)
 	}
 	for id, a := range q.state.Allocs {
 		j := q.state.Jobs[a.Job]
-		if j == nil || !j.Queued || j.Held || a.Stopping {
+		if j == nil || !j.Queued || j.Held || a.Stopping || q.leaves(a.Job) != "" {
 			continue
 		}
 		k := q.jobs[a.Job]
@@ -326,7 +330,7 @@ func (q *queuer) apply(c config.Config, in queue.Input, keys []cluster.JobKey, o
 		if d.FairEndS != nil { // rounded: the report is written when it changes
 			entry.FairEnd = time.Unix(int64(*d.FairEndS), 0).Round(time.Minute).UTC()
 		}
-		order[d.Rank-1] = entry
+		order[d.Rank-1] = q.asked(entry, j)
 	}
 	order = slices.DeleteFunc(order, func(e memory.Queued) bool { return e.Job == "" }) // gone meanwhile
 	q.order = order[:min(len(order), maxQueued)]

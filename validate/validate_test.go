@@ -26,7 +26,7 @@ func inTask(body string) string {
 }
 
 const (
-	keys      = "ebbtide_acceptable, ebbtide_adopt, ebbtide_cooldown, ebbtide_duration, ebbtide_goal, ebbtide_gpu_group, ebbtide_gpu_input, ebbtide_gpu_memory, ebbtide_hold, ebbtide_limit, ebbtide_metric, ebbtide_migrate, ebbtide_objective, ebbtide_owner, ebbtide_priority, ebbtide_qoe_target, ebbtide_queue, ebbtide_target_hold, ebbtide_total_epochs, ebbtide_total_steps"
+	keys      = "ebbtide_acceptable, ebbtide_adopt, ebbtide_cooldown, ebbtide_duration, ebbtide_goal, ebbtide_gpu_group, ebbtide_gpu_input, ebbtide_gpu_memory, ebbtide_hold, ebbtide_limit, ebbtide_metric, ebbtide_migrate, ebbtide_objective, ebbtide_owner, ebbtide_priority, ebbtide_qoe_target, ebbtide_queue, ebbtide_queue_priority, ebbtide_target_hold, ebbtide_total_epochs, ebbtide_total_steps"
 	unchecked = "not checked: this version's parser does not know it, but a newer Nomad may"
 )
 

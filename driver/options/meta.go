@@ -29,10 +29,11 @@ const (
 	KeyPlacementHold = "ebbtide_hold" // read by the shim
 	keyAdopt         = "ebbtide_adopt"
 	// Read by the shim.
-	keyCooldown = optin.Cooldown
-	KeyQueue    = optin.Queue
-	keyOwner    = optin.Owner
-	keyDuration = optin.Duration
+	keyCooldown      = optin.Cooldown
+	KeyQueue         = optin.Queue
+	keyOwner         = optin.Owner
+	keyDuration      = optin.Duration
+	keyQueuePriority = optin.Priority
 	// Read by the device plugin.
 	keyGPU        = "ebbtide_gpu_"
 	KeyGPUMemory  = keyGPU + "memory"
@@ -75,6 +76,7 @@ func Meta() []MetaKey {
 		{keyPriority, "1 to 100; default 50", "Weight on a shared GPU."},
 		{KeyQoE, "a time > 0: `0.25`, `250ms`", "Target response time of a service. Not together with training targets."},
 		{KeyQueue, "`true`, `false`", "The job waits in the [queue](queue.md). Requires the constraint of [queue.hcl](../jobspecs/queue.hcl)."},
+		{keyQueuePriority, "-100 to 100; default 0", "Priority in the [queue](queue.md) among the jobs of one owner: higher ones come first."},
 		{KeyTargetHold, "1 to 1000; default 1", "Consecutive reports that must reach a target."},
 		{keyEpochs, "> 0, ≤ 1e12", "Epochs of the whole training; effective once the output shows the steps per epoch. Not together with `ebbtide_total_steps`."},
 		{keySteps, "> 0, ≤ 1e12", "Steps of the whole training, as the output counts them. Overrides the output."},
@@ -172,6 +174,10 @@ func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 		}
 	case keyDuration:
 		if _, err := optin.ReadDuration(value); err != nil {
+			errs.Add("meta."+key, "%v", err)
+		}
+	case keyQueuePriority:
+		if _, err := optin.ReadPriority(value); err != nil {
 			errs.Add("meta."+key, "%v", err)
 		}
 	case KeyPlacementHold, KeyQueue:

@@ -9,6 +9,7 @@ package optin
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -19,6 +20,8 @@ const (
 	Queue    = "ebbtide_queue"
 	Owner    = "ebbtide_owner"
 	Duration = "ebbtide_duration"
+	// Priority is of a job in the queue; that of a GPU's share is the device plugin's.
+	Priority = "ebbtide_queue_priority"
 )
 
 const (
@@ -65,6 +68,18 @@ func duration(value string, least time.Duration, example string) (time.Duration,
 		return 0, fmt.Errorf("must be a duration from %v to %v, such as %s, got %q", least, longest, example, value)
 	}
 	return d, nil
+}
+
+// MaxPriority is the highest priority of a job in the queue; the lowest is as far below 0.
+const MaxPriority = 100
+
+// ReadPriority parses a job's priority among those of its owner in the queue.
+func ReadPriority(value string) (int, error) {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < -MaxPriority || n > MaxPriority {
+		return 0, fmt.Errorf("must be a whole number from %d to %d, got %q", -MaxPriority, MaxPriority, value)
+	}
+	return n, nil
 }
 
 const maxOwner = 64

@@ -33,3 +33,15 @@ func TestReadCooldown(t *testing.T) {
 		must.ErrorContains(t, err, "must be a duration from 0s to 8760h0m0s", must.Sprint(value))
 	}
 }
+
+func TestReadPriority(t *testing.T) {
+	for value, want := range map[string]int{"0": 0, "-100": -100, "100": 100} {
+		got, err := ReadPriority(value)
+		must.NoError(t, err)
+		must.Eq(t, want, got)
+	}
+	for _, value := range []string{"", "101", "-101", "1.5", "high"} {
+		_, err := ReadPriority(value)
+		must.ErrorContains(t, err, `must be a whole number from -100 to 100, got "`+value+`"`)
+	}
+}

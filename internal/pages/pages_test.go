@@ -29,7 +29,7 @@ var budgets = map[string]int{
 	"docs/operations.md":    3170,
 	"docs/shim.md":          2405,
 	"docs/jobs.md":          1500,
-	"docs/reference.md":     5530,
+	"docs/reference.md":     5546,
 	"docs/gpu.md":           2420,
 	"docs/gpu-internals.md": 1195,
 	"docs/queue.md":         1115,

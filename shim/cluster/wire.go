@@ -152,6 +152,12 @@ func (w WireJob) job() *Job {
 	if w.Meta[optin.Queue] == "true" {
 		j.Queued, j.Owner = true, cmp.Or(w.Meta[optin.Owner], w.Namespace)
 		j.Duration, _ = optin.ReadDuration(w.Meta[optin.Duration])
+		if value := w.Meta[optin.Priority]; value != "" {
+			var err error
+			if j.Priority, err = optin.ReadPriority(value); err != nil {
+				j.PriorityError = optin.Priority + ": " + err.Error()
+			}
+		}
 	}
 	for _, g := range w.TaskGroups {
 		group := Group{Count: g.Count, Movable: true, Bound: bound(g.Constraints)}

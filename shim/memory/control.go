@@ -94,6 +94,8 @@ type Report struct {
 	Held []string `json:"held"`
 	// Queue are the jobs of the queue, in order; at most 200.
 	Queue []Queued `json:"queue"`
+	// QueueOff is why there is no queue; "" if there is.
+	QueueOff string `json:"queue_off"`
 	// Reasons are the latest reason of each job. Omitted counts those that did not fit.
 	Reasons []Reason `json:"reasons"`
 	Omitted int      `json:"reasons_omitted"`
@@ -116,7 +118,10 @@ type Queued struct {
 	// that it would have ended.
 	FairEnd time.Time `json:"fair_end,omitzero"`
 	Late    bool      `json:"late"`
-	Why     string    `json:"why"`
+	// Order is an operator's, one of Do*; "" for none.
+	Order    string `json:"order,omitempty"`
+	Priority int    `json:"priority,omitempty"`
+	Why      string `json:"why"`
 }
 
 func (s Store) SaveReport(ctx context.Context, r Report) error {

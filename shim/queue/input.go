@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/ebbtide/ebbtide/internal/fields"
+	"github.com/ebbtide/ebbtide/internal/optin"
 )
 
 // Input is the snapshot of a cluster for Decide.
@@ -62,7 +63,8 @@ type Job struct {
 	Feasible []string `json:"feasible,omitempty" strict:"optional"`
 	// Ended means that it has ended before its twin.
 	Ended bool `json:"ended" strict:"optional"`
-	// Priority puts it before jobs of its owner with a lower one, from MinPriority to MaxPriority.
+	// Priority puts it before jobs of its owner with a lower one, from -optin.MaxPriority to
+	// optin.MaxPriority.
 	Priority int `json:"priority" strict:"optional"`
 	// TopS is when an operator put it before all others, in seconds, the latest first; 0 for never.
 	TopS float64 `json:"top_s" strict:"optional"`
@@ -136,7 +138,7 @@ func (in Input) Validate() error {
 			errs.Bound(at("remaining_s"), *j.RemainingS, 0, MaxS)
 		}
 		errs.Bound(at("cost_s"), j.CostS, 0, MaxS)
-		errs.Bound(at("priority"), float64(j.Priority), MinPriority, MaxPriority)
+		errs.Bound(at("priority"), float64(j.Priority), -optin.MaxPriority, optin.MaxPriority)
 		errs.Bound(at("top_s"), j.TopS, 0, math.MaxFloat64)
 		for k, id := range j.Feasible {
 			if !is[id] {

@@ -9,12 +9,6 @@ import (
 	"slices"
 )
 
-// Bounds of Job.Priority.
-const (
-	MinPriority = -100
-	MaxPriority = 100
-)
-
 // obey applies operators' orders and owners' priorities to an order by the policy. held are the jobs
 // that wait on hold; they leave it.
 func (in Input) obey(order []int, ends []float64) (obeyed, held []int) {

@@ -102,6 +102,7 @@ func Find(policies []Policy, needs Needs) Missing {
 		{"moves/ENTRY", []string{"list", "write", "destroy"}},
 		{"claims/MOVE", []string{"list", "read", "write", "destroy"}},
 		{"pause", []string{"read"}},
+		{"orders", []string{"read", "write"}},
 		{"report", []string{"write"}},
 	} {
 		full := path.Join(needs.Path, v.path)

@@ -72,6 +72,8 @@ func TestFind(t *testing.T) {
 		`namespace "default": variables: path "ebbtide/shim/claims/MOVE": write`,
 		`namespace "default": variables: path "ebbtide/shim/claims/MOVE": destroy`,
 		`namespace "default": variables: path "ebbtide/shim/pause": read`,
+		`namespace "default": variables: path "ebbtide/shim/orders": read`,
+		`namespace "default": variables: path "ebbtide/shim/orders": write`,
 		`namespace "default": variables: path "ebbtide/shim/report": write`,
 	}}, find(t, []string{"default"}))
 
@@ -160,5 +162,5 @@ func TestAsk(t *testing.T) {
 	answer("/v1/namespaces", 403, "Permission denied")
 	m, err = ask()
 	must.NoError(t, err)
-	must.Len(t, 21, m.Fatal)
+	must.Len(t, 23, m.Fatal)
 }

@@ -1,0 +1,174 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/memory"
+)
+
+func ordered(do string) memory.Order {
+	return memory.Order{Do: do, Act: memory.Act{By: "ada", Why: "a test", Since: time.Unix(1e9, 0)}}
+}
+
+const since = "since 2001-09-09T01:46:40Z by ada: a test"
+
+// names are the jobs of the report, in order.
+func (t *term) names() (names []string) {
+	for _, q := range t.queuer.order {
+		names = append(names, q.Job)
+	}
+	return names
+}
+
+// A job on hold does not start, one at the top is the next, and each leaves the queue when it is told
+// to.
+func TestOrders(t *testing.T) {
+	s := queueing()
+	c := config.Default()
+	c.DryRun = true
+	short, long := s.submit("short", time.Minute, nil), s.submit("long", time.Hour, nil)
+	s.submit("high", 2*time.Hour, func(j *cluster.Job) { j.Priority = 5 })
+	s.submit("bad", 3*time.Hour, func(j *cluster.Job) { j.PriorityError = "ebbtide_queue_priority: must be else" })
+	s.decideQueue(c)
+	must.Eq(t, []string{"high", "short", "long", "bad"}, s.names())
+	must.Eq(t, 5, s.queuer.order[0].Priority)
+	must.StrHasSuffix(t, "; ebbtide_queue_priority: must be else", s.queuer.order[3].Why)
+
+	s.orders.Jobs = map[string]memory.Order{"ml/short": ordered(memory.DoHold), "ml/long": ordered(memory.DoTop)}
+	s.decideQueue(c)
+	must.Eq(t, []string{"long", "high", "bad", "short"}, s.names())
+	must.Eq(t, "waits in the queue, number 4: on hold "+since, s.latest[short].text)
+	must.StrContains(t, s.latest[long].text, "would be placed: number 1 of the queue")
+	must.Eq(t, memory.DoTop, s.queuer.order[0].Order)
+	must.Eq(t, memory.DoHold, s.queuer.order[3].Order)
+	must.Eq(t, "on hold "+since, s.queuer.order[3].Why)
+
+	s.orders.Jobs["ml/short"] = ordered(memory.DoLeave)
+	s.decideQueue(c)
+	must.Eq(t, "held; would be placed: out of the queue "+since, s.latest[short].text)
+	must.Eq(t, []string{"long", "high", "bad"}, s.names())
+}
+
+// A running job that leaves keeps its place, which is no more the queue's.
+func TestOrders_leaveRunning(t *testing.T) {
+	s := queueing()
+	c := config.Default()
+	c.DryRun = true
+	runs := s.submit("runs", time.Hour, func(j *cluster.Job) { j.Held = false })
+	waits := s.submit("waits", time.Hour, nil)
+	s.state.Replace(cluster.FromListing(cluster.Listing{
+		Nodes:  []*cluster.Node{s.state.Nodes["a"]},
+		Jobs:   []*cluster.Job{s.state.Jobs[runs], s.state.Jobs[waits]},
+		Allocs: []*cluster.Alloc{{ID: "run", Job: runs, Group: "g", Node: "a", Running: true, Allocated: cluster.Resources{MHz: 600}}},
+	}))
+	s.decideQueue(c)
+	must.Eq(t, []string{"runs", "waits"}, s.names())
+	must.StrContains(t, s.latest[waits].text, "no place is free")
+
+	s.orders.Jobs = map[string]memory.Order{"ml/runs": ordered(memory.DoLeave)}
+	s.decideQueue(c)
+	must.Eq(t, []string{"waits"}, s.names())
+	must.StrContains(t, s.latest[waits].text, "no node has what it asks for: 600 of cpu_mhz, at most 400")
+
+	// It is the only one: the report does not keep it.
+	s.state.Jobs[waits].Stopped, s.orders.Jobs = true, nil
+	s.decideQueue(c)
+	must.Eq(t, []string{"runs"}, s.names())
+	s.orders.Jobs = map[string]memory.Order{"ml/runs": ordered(memory.DoLeave)}
+	s.decideQueue(c)
+	must.SliceEmpty(t, s.names())
+}
+
+// While the queue is drained, all jobs are Nomad's, those that come as well.
+func TestOrders_drained(t *testing.T) {
+	s := queueing()
+	c := config.Default()
+	c.DryRun = true
+	must.Eq(t, "", s.queuer.off(c))
+	keys := []cluster.JobKey{s.submit("a", time.Hour, nil), s.submit("b", time.Hour, nil)}
+	s.decideQueue(c)
+	must.Len(t, 2, s.names())
+
+	act := ordered(memory.DoHold).Act
+	s.orders.Drained = &act
+	s.orders.Jobs = map[string]memory.Order{"ml/a": ordered(memory.DoHold)}
+	keys = append(keys, s.submit("c", time.Hour, nil))
+	s.decideQueue(c)
+	for _, key := range keys {
+		must.Eq(t, "held; would be placed: the queue is drained "+since, s.latest[key].text)
+	}
+	must.SliceEmpty(t, s.names())
+	must.Eq(t, "the queue is drained "+since, s.queuer.off(c))
+
+	s.orders.Drained = nil
+	s.decideQueue(c)
+	must.Len(t, 3, s.names())
+	c.Queue.Enabled = false
+	must.Eq(t, "the queue is disabled by the shim's configuration", s.queuer.off(c))
+}
+
+// The shim reads the orders with the pause, acts on a change at once, and drops those for jobs that
+// are gone.
+func TestOrders_read(t *testing.T) {
+	said := memory.Orders{Jobs: map[string]memory.Order{
+		"ml/here": ordered(memory.DoTop), "ml/gone": ordered(memory.DoHold), "ml/stopped": ordered(memory.DoHold), "ml/over": ordered(memory.DoLeave),
+		"ml/plain": ordered(memory.DoTop), "ml/new": {Do: memory.DoHold, Act: memory.Act{Since: time.Now()}},
+	}}
+	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !strings.HasSuffix(r.URL.Path, "/orders"):
+			http.Error(w, "variable not found", http.StatusNotFound)
+		case r.Method == http.MethodPut:
+			must.Eq(t, "7", r.URL.Query().Get("cas"))
+			var v api.Variable
+			must.NoError(t, json.NewDecoder(r.Body).Decode(&v))
+			said = memory.Orders{}
+			must.NoError(t, json.Unmarshal([]byte(v.Items["json"]), &said))
+			_ = json.NewEncoder(w).Encode(v)
+		default:
+			data, err := json.Marshal(said)
+			must.NoError(t, err)
+			_ = json.NewEncoder(w).Encode(api.Variable{ModifyIndex: 7, Items: api.VariableItems{"json": string(data)}})
+		}
+	}))
+	defer nomad.Close()
+	client, err := api.NewClient(&api.Config{Address: nomad.URL})
+	must.NoError(t, err)
+	s := queueing()
+	s.journal.store, s.journal.held = memory.Store{Client: client, Namespace: "default", Path: "x"}, func() error { return nil }
+	s.submit("here", time.Hour, nil)
+	s.submit("stopped", time.Hour, func(j *cluster.Job) { j.Stopped = true })
+	s.submit("over", time.Hour, func(j *cluster.Job) { j.Held, j.Dead = false, true })
+	s.submit("plain", time.Hour, func(j *cluster.Job) { j.Queued = false })
+	read := func() {
+		s.urgent, s.pauseReadAt = false, time.Time{}
+		s.readPause()
+		s.drain()
+	}
+	c := config.Default()
+	c.DryRun = true
+	s.Reload(c)
+	read()
+	must.MapLen(t, 6, said.Jobs, must.Sprint("a dry run changes nothing"))
+	must.True(t, s.urgent)
+	must.Eq(t, memory.DoTop, s.orders.Of(cluster.JobKey{Namespace: "ml", ID: "here"}).Do)
+
+	s.Reload(config.Default())
+	read()
+	must.False(t, s.urgent, must.Sprint("they have not changed"))
+	must.MapContainsKeys(t, said.Jobs, []string{"ml/here", "ml/new"})
+	must.MapLen(t, 2, said.Jobs)
+}
