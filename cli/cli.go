@@ -38,8 +38,15 @@ func commands() map[string]func(IO) cli.Command {
 		"moves":    newMoves,
 		"progress": newProgress,
 		"queue":    newQueue,
-		"setup":    newSetup,
-		"shim":     newShim,
+
+		"queue drain":   newQueueDrain,
+		"queue hold":    newQueueHold,
+		"queue release": newQueueRelease,
+		"queue resume":  newQueueResume,
+		"queue top":     newQueueTop,
+
+		"setup": newSetup,
+		"shim":  newShim,
 
 		"shim pause":  newShimPause,
 		"shim resume": newShimResume,

@@ -65,14 +65,22 @@ type usage struct{ error }
 
 // withStore parses the arguments, runs do on the shim's variables, and returns the exit status.
 func (c command) withStore(args []string, help string, options func(*flag.FlagSet), do func(context.Context, memory.Store) error) int {
+	return c.withStoreAnd(nil, args, help, options, func(ctx context.Context, store memory.Store, _ []string) error { return do(ctx, store) })
+}
+
+// withStoreAnd is withStore for a command with operands, which are named.
+func (c command) withStoreAnd(names, args []string, help string, options func(*flag.FlagSet), do func(ctx context.Context, store memory.Store, operands []string) error) int {
 	flags := c.flags()
 	nomad, store := nomadFlags(flags), storeFlags(flags)
 	options(flags)
 	if status, ok := c.parse(flags, args, help); !ok {
 		return status
 	}
-	if flags.NArg() > 0 {
-		return c.refuse(fmt.Errorf("unexpected argument %q", flags.Arg(0)))
+	switch n := flags.NArg(); {
+	case n < len(names):
+		return c.refuse(fmt.Errorf("missing argument %s; see ebbtide %s -h", names[n], c.name))
+	case n > len(names):
+		return c.refuse(fmt.Errorf("unexpected argument %q", flags.Arg(len(names))))
 	}
 	var err error
 	if store.Client, err = nomad.Client(); err != nil {
@@ -83,7 +91,7 @@ func (c command) withStore(args []string, help string, options func(*flag.FlagSe
 	defer stop()
 	located, err := store.Locate(ctx)
 	if err == nil {
-		err = do(ctx, located)
+		err = do(ctx, located, flags.Args())
 	}
 	switch {
 	case errors.As(err, new(usage)):

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -30,6 +31,7 @@ Usage: ebbtide queue [options]
   Lists the jobs that have ebbtide_queue in their meta, in the order in which they get
   their places, as the leading shim reports them: at most 200. FAIR END is when the job
   would end with its fair share of the cluster; "late" means that it would have ended.
+  PRIORITY is that among the jobs of its owner, or an operator's order: hold or top.
 
 Options:
 
@@ -51,13 +53,16 @@ func (c queueCommand) Run(args []string) int {
 		if asJSON {
 			return writeJSON(c.io.Out, append([]memory.Queued{}, r.Queue...)) // a shim before this version has none
 		}
+		if r.QueueOff != "" {
+			fmt.Fprintln(c.io.Err, r.QueueOff)
+		}
 		return c.print(r.Queue)
 	})
 }
 
 func (c queueCommand) print(jobs []memory.Queued) error {
 	w := tabwriter.NewWriter(c.io.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NO\tJOB\tOWNER\tNODE\tFAIR END\tWHY")
+	fmt.Fprintln(w, "NO\tJOB\tOWNER\tPRIORITY\tNODE\tFAIR END\tWHY")
 	for i, j := range jobs {
 		end := "unknown"
 		switch {
@@ -66,7 +71,7 @@ func (c queueCommand) print(jobs []memory.Queued) error {
 		case !j.FairEnd.IsZero():
 			end = j.FairEnd.UTC().Format("2006-01-02 15:04")
 		}
-		fmt.Fprintf(w, "%d\t%s/%s\t%s\t%s\t%s\t%s\n", i+1, j.Namespace, j.Job, j.Owner, cmp.Or(j.Node, "-"), end, j.Why)
+		fmt.Fprintf(w, "%d\t%s/%s\t%s\t%s\t%s\t%s\t%s\n", i+1, j.Namespace, j.Job, j.Owner, cmp.Or(j.Order, strconv.Itoa(j.Priority)), cmp.Or(j.Node, "-"), end, j.Why)
 	}
 	return w.Flush()
 }

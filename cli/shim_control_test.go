@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -20,8 +21,8 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// variables is Nomad's variables API, in memory.
-func variables(t *testing.T) (store memory.Store) {
+// variables is Nomad's variables API, in memory, and the API of the jobs.
+func variables(t *testing.T, jobs ...*api.Job) (store memory.Store) {
 	var mu sync.Mutex
 	all := make(map[string]api.Variable)
 	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -29,6 +30,15 @@ func variables(t *testing.T) (store memory.Store) {
 		defer mu.Unlock()
 		path := strings.TrimPrefix(r.URL.Path, "/v1/var/")
 		switch {
+		case strings.HasPrefix(r.URL.Path, "/v1/job/"):
+			id := strings.TrimPrefix(r.URL.Path, "/v1/job/")
+			for _, j := range jobs {
+				if *j.ID == id && *j.Namespace == cmp.Or(r.URL.Query().Get("namespace"), "default") {
+					_ = json.NewEncoder(w).Encode(j)
+					return
+				}
+			}
+			http.Error(w, "job not found", http.StatusNotFound)
 		case r.URL.Path == "/v1/vars":
 			list := []api.VariableMetadata{}
 			for p := range all {

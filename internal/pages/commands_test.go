@@ -172,7 +172,7 @@ func ebbtideCommand(t *testing.T, c command, args []string) {
 		return
 	}
 	sub := args[:1]
-	if args[0] == "shim" && len(args) > 1 && slices.Contains([]string{"status", "pause", "resume"}, args[1]) {
+	if len(args) > 1 && slices.ContainsFunc(cli.Pages(), func(p cli.Page) bool { return p.Name == args[0]+" "+args[1] }) {
 		sub = args[:2]
 	}
 	var out, errs bytes.Buffer

@@ -29,10 +29,10 @@ var budgets = map[string]int{
 	"docs/operations.md":    3170,
 	"docs/shim.md":          2405,
 	"docs/jobs.md":          1500,
-	"docs/reference.md":     5546,
+	"docs/reference.md":     5612,
 	"docs/gpu.md":           2420,
 	"docs/gpu-internals.md": 1195,
-	"docs/queue.md":         1115,
+	"docs/queue.md":         1204,
 	"docs/sim.md":           825,
 	"docs/evaluation.md":    3358,
 	"docs/dependencies.md":  1060,
@@ -40,7 +40,7 @@ var budgets = map[string]int{
 }
 
 // inAll is the most words of all of docs.
-const inAll = 26430
+const inAll = 26554
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {

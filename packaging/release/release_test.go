@@ -174,6 +174,8 @@ func TestCompletion_bash(t *testing.T) {
 		"ebbtide doctor -":            "-config -address -json",
 		"ebbtide shim pa":             "pause",
 		"ebbtide shim pause -f":       "-for",
+		"ebbtide queue re":            "release resume",
+		"ebbtide queue release -no":   "-now",
 		"ebbtide progress --goal ''":  "min max",
 		"ebbtide setup -engine ''":    "",
 		"ebbtide setup -config /et":   "/etc",
