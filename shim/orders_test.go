@@ -125,8 +125,9 @@ func TestOrders_drained(t *testing.T) {
 func TestOrders_read(t *testing.T) {
 	said := memory.Orders{Jobs: map[string]memory.Order{
 		"ml/here": ordered(memory.DoTop), "ml/gone": ordered(memory.DoHold), "ml/stopped": ordered(memory.DoHold), "ml/over": ordered(memory.DoLeave),
-		"ml/plain": ordered(memory.DoTop), "ml/new": {Do: memory.DoHold, Act: memory.Act{Since: time.Now()}},
+		"ml/plain": ordered(memory.DoTop), "ml/again": ordered(memory.DoTop), "ml/new": {Do: memory.DoHold, Act: memory.Act{Since: time.Now()}},
 	}}
+	loads := 0
 	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case !strings.HasSuffix(r.URL.Path, "/orders"):
@@ -139,6 +140,9 @@ func TestOrders_read(t *testing.T) {
 			must.NoError(t, json.Unmarshal([]byte(v.Items["json"]), &said))
 			_ = json.NewEncoder(w).Encode(v)
 		default:
+			if loads++; loads == 3 { // before the orders are dropped
+				said.Jobs["ml/again"] = memory.Order{Do: memory.DoHold, Act: memory.Act{Since: time.Now()}}
+			}
 			data, err := json.Marshal(said)
 			must.NoError(t, err)
 			_ = json.NewEncoder(w).Encode(api.Variable{ModifyIndex: 7, Items: api.VariableItems{"json": string(data)}})
@@ -162,13 +166,13 @@ func TestOrders_read(t *testing.T) {
 	c.DryRun = true
 	s.Reload(c)
 	read()
-	must.MapLen(t, 6, said.Jobs, must.Sprint("a dry run changes nothing"))
+	must.MapLen(t, 7, said.Jobs, must.Sprint("a dry run changes nothing"))
 	must.True(t, s.urgent)
 	must.Eq(t, memory.DoTop, s.orders.Of(cluster.JobKey{Namespace: "ml", ID: "here"}).Do)
 
 	s.Reload(config.Default())
 	read()
 	must.False(t, s.urgent, must.Sprint("they have not changed"))
-	must.MapContainsKeys(t, said.Jobs, []string{"ml/here", "ml/new"})
-	must.MapLen(t, 2, said.Jobs)
+	must.MapContainsKeys(t, said.Jobs, []string{"ml/here", "ml/new", "ml/again"})
+	must.MapLen(t, 3, said.Jobs)
 }
