@@ -88,8 +88,8 @@ func (c shimStatusCommand) print(s memory.Overview, now time.Time) error {
 	switch {
 	case s.Pause.Active(now):
 		row("Moves", "%s", s.Pause)
-	case s.Report != nil && s.Report.Suspended != "":
-		row("Moves", "none may start: %s", s.Report.Suspended)
+	case s.Report != nil && s.Report.Closed != "":
+		row("Moves", "none may start: %s", s.Report.Closed)
 	case s.Report != nil && s.Report.DryRun:
 		row("Moves", "none are made: this is a dry run")
 	}

@@ -120,7 +120,7 @@ func TestShim_status(t *testing.T) {
 
 	now := time.Now()
 	r := memory.Report{
-		Version: "1.2.3", At: now, Nodes: 3, Suspended: "the next window starts tonight",
+		Version: "1.2.3", At: now, Nodes: 3, Closed: "the next window starts tonight",
 		InFlight: 1, InFlightMax: 2, Started: 3, StartedMax: 6, LongestStepS: 0.012, Held: []string{"ml/gru"},
 		Reasons: []memory.Reason{{Namespace: "ml", Job: "vae", Text: "not moved now: cooldown"}}, Omitted: 7,
 	}

@@ -77,6 +77,9 @@ func (d *Driver) SignalTask(taskID string, signal string) error {
 	if run, ok := strings.CutPrefix(signal, history.Signal+" "); ok {
 		return d.receiveRun(t, run)
 	}
+	if why, ok := strings.CutPrefix(signal, SignalSuspend); ok {
+		return d.suspend(t, strings.TrimSpace(why))
+	}
 	switch signal {
 	case SignalCheckpoint:
 		return d.prepareMove(t)
@@ -84,8 +87,6 @@ func (d *Driver) SignalTask(taskID string, signal string) error {
 		return d.freezeBriefly(t)
 	case SignalRenew:
 		return d.renewFreeze(t)
-	case SignalSuspend:
-		return d.suspend(t)
 	case SignalRelease:
 		d.releaseMove(t, "the move was cancelled")
 		return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 // Suspension of a task: it ends with what it has saved, and its job waits for another allocation that
@@ -31,8 +32,8 @@ import (
 //
 // A plugin or agent restarted between 3 and 4 continues at 4.
 
-// SignalSuspend suspends a task that is ready to move. Sending it returns once that is certain; it
-// fails if the task is not frozen.
+// SignalSuspend suspends a task that is ready to move; a reason may follow. Sending it returns once
+// that is certain; it fails if the task is not frozen.
 const SignalSuspend = "EBBTIDE_SUSPEND"
 
 // keptName is the directory, beside the allocations', of what is kept: one per allocation and task.
@@ -45,7 +46,10 @@ func keptDir(allocs, alloc, task string) string {
 	return filepath.Join(allocs, keptName, alloc+"."+task)
 }
 
-func (d *Driver) suspend(t *task) error {
+func (d *Driver) suspend(t *task, why string) error {
+	if why == "" || !taskfs.Printable(why) {
+		why = "it was asked to"
+	}
 	m := &t.move
 	if err := d.recordSuspended(t); err != nil {
 		return fmt.Errorf("ebbtide: %w", err)
@@ -56,7 +60,7 @@ func (d *Driver) suspend(t *task) error {
 	}
 	shown.State = status.MoveSuspended
 	t.setup.controller.Moving(t.handle.Config.ID, shown)
-	d.say(t, "suspended", fmt.Sprintf("suspended, %s: goes on from %s when its job is due", stepText(shown.Step), shown.Path), nil)
+	d.say(t, "suspended", fmt.Sprintf("suspended, %s, saved in %s: %s", stepText(shown.Step), shown.Path, why), nil)
 	go func() {
 		defer m.freezing.Unlock()
 		d.killSuspended(t, cg)

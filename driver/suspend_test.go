@@ -26,8 +26,8 @@ func TestSuspend(t *testing.T) {
 	ch, err := m.d.WaitTask(t.Context(), cfg.ID)
 	must.NoError(t, err)
 	m.prepare(t)
-	must.NoError(t, m.d.SignalTask(cfg.ID, SignalSuspend))
-	message(t, m.messages, "suspended, step unknown: goes on from /alloc/data/ckpt-1 when its job is due")
+	must.NoError(t, m.d.SignalTask(cfg.ID, SignalSuspend+" job vae is before it\n"))
+	message(t, m.messages, "suspended, step unknown, saved in /alloc/data/ckpt-1: job vae is before it")
 	m.inner.results <- &drivers.ExitResult{ExitCode: 137}
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch), must.Sprint("Nomad must not restart it"))
 	must.Eq(t, "killed", m.fridge.is())

@@ -64,13 +64,13 @@ func (t *term) readPause() {
 	})
 }
 
-// suspended returns why no move may start, "" if moves may.
-func (t *term) suspended(c config.Config) string {
+// closed returns why no move may start, "" if moves may.
+func (t *term) closed(c config.Config) string {
 	now := time.Now()
 	if t.pause.Active(now) {
 		return t.pause.String()
 	}
-	return c.Suspended(now)
+	return c.Closed(now)
 }
 
 // Bounds of a report, which must fit into a Nomad variable.
@@ -102,7 +102,7 @@ func compareKeys(a, b cluster.JobKey) int {
 func (t *term) report(c config.Config, held []*cluster.Job) {
 	now := time.Now()
 	r := memory.Report{
-		Version: version.String(), DryRun: c.DryRun, Nodes: len(t.state.Nodes), Suspended: t.suspended(c),
+		Version: version.String(), DryRun: c.DryRun, Nodes: len(t.state.Nodes), Closed: t.closed(c),
 		InFlightMax: c.Limits.InFlight, StartedMax: c.Limits.MovesPerMinute, Held: []string{}, Reasons: []memory.Reason{},
 	}
 	r.InFlight, r.Started = t.gate.Usage(now)

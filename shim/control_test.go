@@ -50,7 +50,7 @@ func TestAttend(t *testing.T) {
 		s.pauseReadAt = time.Time{}
 		s.readPause()
 		s.drain()
-		return s.suspended(c)
+		return s.closed(c)
 	}
 	attend()
 	must.False(t, s.pauseKnown)
@@ -80,14 +80,14 @@ func TestAttend(t *testing.T) {
 	must.Eq(t, 1, len(written), must.Sprint("nothing has changed"))
 	var r memory.Report
 	must.NoError(t, json.Unmarshal([]byte((<-written).Items["json"]), &r))
-	must.StrContains(t, r.Suspended, "paused by ada")
+	must.StrContains(t, r.Closed, "paused by ada")
 	must.Len(t, 3, r.Reasons)
 	must.Eq(t, strings.Repeat("ü", maxReasonLen/2), r.Reasons[0].Text)
 
 	said = ""
 	must.Eq(t, "", attend())
 	c.Windows = []config.Window{{Name: "never", Cron: "0 0 1 1 * 1999", Duration: time.Hour, TimeZone: "UTC"}}
-	must.Eq(t, "no further window is scheduled", s.suspended(c))
+	must.Eq(t, "no further window is scheduled", s.closed(c))
 }
 
 // A pause keeps running jobs from moving, not held ones from starting.
@@ -99,7 +99,7 @@ func TestPause_held(t *testing.T) {
 	j.Held, j.Groups = true, map[string]cluster.Group{"train": {Count: 1}}
 	c := config.Default()
 	c.DryRun = true
-	must.NotEq(t, "", s.suspended(c))
+	must.NotEq(t, "", s.closed(c))
 	s.decide(c, s.placer.heldJobs())
 	s.decided()
 	must.Eq(t, "held; would be placed: placement is disabled", s.latest[a.Job].text)

@@ -58,7 +58,7 @@ func (t *term) decide(c config.Config, held []*cluster.Job) {
 		}
 	}
 	waiting := t.queuer.take(c, &held)
-	moves := t.suspended(c) == ""
+	moves := t.closed(c) == ""
 	relocate := moves && c.Relocation.Enabled && t.relocator.due(max(c.Relocation.Interval, time.Duration(len(t.state.Nodes))*surveyPerNode)) && t.relocator.anyMovable()
 	rebalance := moves && c.Rebalance.Enabled && t.rebalancer.due(c.Rebalance.Interval)
 	var young, asking []*cluster.Alloc
@@ -133,7 +133,10 @@ func (t *term) forget() {
 		j := t.state.Jobs[key]
 		return j == nil || j.Stopped
 	}
-	over := func(key cluster.JobKey) bool { return gone(key) || t.state.Completed[key] }
+	// The allocation of a suspended job is complete, the job is not.
+	over := func(key cluster.JobKey) bool {
+		return gone(key) || t.state.Completed[key] && !t.state.Jobs[key].Held
+	}
 	for _, key := range t.journal.forget(over) {
 		t.gate.Forget(key)
 	}

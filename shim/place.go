@@ -275,12 +275,18 @@ func (p *placer) chooseNode(c config.Config, j *cluster.Job, all []nodeLoad) (mo
 	anywhere := func(why string) (move.Place, placement.Output, error) {
 		return move.Place{}, placement.Output{Rule: placement.RuleNone, Why: why}, nil
 	}
-	if !c.Placement.Enabled {
-		return anywhere("placement is disabled")
-	}
 	name, group, why := single(j)
 	if why != "" {
 		return anywhere(why)
+	}
+	if _, node := j.Suspended(); node != "" && p.state.Nodes[node] != nil { // the queue has been switched off
+		if p.isRejected(j.Key, node) {
+			return move.Place{}, placement.Output{}, fmt.Errorf("node %s, which has its checkpoint, has no room", p.name(node))
+		}
+		return move.Place{Group: name, Node: node}, placement.Output{Node: node, Rule: placement.RuleNone, Why: "its checkpoint is there"}, nil
+	}
+	if !c.Placement.Enabled {
+		return anywhere("placement is disabled")
 	}
 	b := move.Place{Namespace: j.Key.Namespace, Job: j.Key.ID, Group: name}
 	if len(all) == 0 {
@@ -310,6 +316,7 @@ func single(j *cluster.Job) (name string, group cluster.Group, why string) {
 // releaseOne releases a held job to a node, or to Nomad's scheduler. A dry run only plans it.
 func (p *placer) releaseOne(c config.Config, policy string, b move.Place, j *cluster.Job, out placement.Output, overdue bool) {
 	b.Namespace, b.Job = j.Key.Namespace, j.Key.ID
+	left, _ := j.Suspended()
 	e := memory.Entry{
 		Time: time.Now(), Namespace: b.Namespace, Job: b.Job, Policy: policy, DryRun: c.DryRun,
 		Rule: out.Rule, Why: p.readable(out.Why), Scores: p.readable(text(out.Scores)),
@@ -325,6 +332,7 @@ func (p *placer) releaseOne(c config.Config, policy string, b move.Place, j *clu
 		defer func() { <-p.releases }()
 		node, alloc, rejection := b.Node, "", ""
 		var planErr, err error
+		var took time.Duration
 		if node != "" {
 			rejection, planErr = move.CheckPlacement(p.leading, p.nomad, b)
 		}
@@ -334,7 +342,9 @@ func (p *placer) releaseOne(c config.Config, policy string, b move.Place, j *clu
 		}
 		if planErr == nil && rejection == "" && !c.DryRun {
 			p.log.Info("releasing a held job", "job", e.Job, "namespace", e.Namespace, "to", e.To, "why", e.Why)
+			begun := time.Now()
 			alloc, err = move.Release(p.leading, p.nomad, b, opts)
+			took = time.Since(begun)
 		}
 		return func() {
 			delete(p.busy, j.Key)
@@ -348,6 +358,9 @@ func (p *placer) releaseOne(c config.Config, policy string, b move.Place, j *clu
 				p.urgent = true
 			case planErr == nil:
 				p.released(j.Key, b.Node, e, alloc, err)
+				if left != "" && alloc != "" {
+					p.resumed(j.Key, took, err)
+				}
 			}
 		}
 	})

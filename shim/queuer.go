@@ -21,7 +21,8 @@ import (
 	"github.com/ebbtide/ebbtide/shim/queue"
 )
 
-// queuer releases the held jobs of the queue in the order of fair finish. It suspends none yet.
+// queuer releases the held jobs of the queue in the order of fair finish, and suspends running ones
+// for them.
 type queuer struct {
 	*term
 	jobs  map[cluster.JobKey]*queuedJob // waiting, running, or ended before their twins
@@ -32,8 +33,9 @@ type queuer struct {
 // queuedJob is what the shim remembers of a job.
 type queuedJob struct {
 	queue.Job
-	alloc    string    // running
-	released time.Time // to Node; its allocation is not there yet
+	alloc      string    // running
+	released   time.Time // to Node; its allocation is not there yet
+	suspending bool
 }
 
 // placedWithin bounds the time until a released job has its allocation: then it waits in Nomad's
@@ -69,6 +71,9 @@ func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
 	waiting = slices.DeleteFunc(waiting, func(j *cluster.Job) bool {
 		_, _, why := single(j)
 		if runs[j.Key] {
+			if alloc, _ := j.Suspended(); alloc != "" {
+				return true // its end has not been seen yet
+			}
 			why = alreadyRuns
 		}
 		why = cmp.Or(why, q.leaves(j.Key))
@@ -77,7 +82,7 @@ func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
 		}
 		return why != ""
 	})
-	reads := q.update(waiting, now)
+	reads := q.update(c, waiting, now)
 	if len(q.jobs) == 0 {
 		q.order, q.at = []memory.Queued{}, time.Time{} // no twin runs until the next job comes
 		return
@@ -86,6 +91,7 @@ func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
 		reads = nil // no decision needs them
 	}
 	in := queue.Input{NowS: seconds(now), Params: queue.DefaultParams()}
+	in.Params.CostS = c.Queue.Cost.Seconds()
 	for _, owner := range slices.Sorted(maps.Keys(c.Queue.Weights)) {
 		in.Owners = append(in.Owners, queue.Owner{Name: owner, Weight: c.Queue.Weights[owner]})
 	}
@@ -107,12 +113,20 @@ func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
 		q.obey(in, keys)
 		q.fetch(func() func() {
 			q.read(reads)
+			ready := make(map[int]bool)
 			for _, r := range reads {
 				i, ok := slices.BinarySearchFunc(keys, r.alloc.Job, compareKeys)
-				if ok && r.err == nil && r.status.Alloc == r.alloc.ID && !r.status.Fair.Finish.IsZero() {
+				if !ok || r.err != nil || r.status.Alloc != r.alloc.ID {
+					continue
+				}
+				if !r.status.Fair.Finish.IsZero() {
 					left := max(r.status.Fair.Finish.Sub(r.status.Updated).Seconds(), 0) // by the node's clock
 					in.Jobs[i].RemainingS = &left
 				}
+				ready[i] = r.status.Reports > 0
+			}
+			for i := range in.Jobs { // before its first report, a signal might kill a trainer without a handler yet
+				in.Jobs[i].Suspendable = in.Jobs[i].Suspendable && ready[i]
 			}
 			if !since.IsZero() {
 				in.Advance(now.Sub(since).Seconds())
@@ -129,7 +143,7 @@ func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
 
 // update brings the remembered jobs up to date, and returns the statuses that tell what running ones
 // still need.
-func (q *queuer) update(waiting []*cluster.Job, now time.Time) (reads []reading) {
+func (q *queuer) update(c config.Config, waiting []*cluster.Job, now time.Time) (reads []reading) {
 	maps.DeleteFunc(q.jobs, func(key cluster.JobKey, _ *queuedJob) bool { return q.leaves(key) != "" })
 	for _, j := range waiting {
 		k := q.jobs[j.Key]
@@ -140,13 +154,16 @@ func (q *queuer) update(waiting []*cluster.Job, now time.Time) (reads []reading)
 		if !k.released.IsZero() && now.Sub(k.released) < placedWithin && !q.isRejected(j.Key, k.Node) {
 			continue // this state may be older than the release
 		}
-		if k.Ended || k.alloc != "" { // it was submitted again
-			k.FairS = 0
-		}
 		name, group, _ := single(j)
+		was := queue.Job{FairS: k.FairS, RemainingS: q.expected(j, name, 0)}
+		if alloc, _ := j.Suspended(); alloc != "" {
+			was = q.suspendedAs(j, name, k)
+		} else if k.Ended || k.alloc != "" { // it was submitted again
+			was.FairS = 0
+		}
 		k.Job = queue.Job{
 			ID: j.Key.Namespace + "/" + j.Key.ID, Owner: j.Owner, Needs: needs(group.Requested, group.Devices), SubmittedS: seconds(j.Submitted),
-			FairS: k.FairS, RemainingS: q.expected(j, name, 0),
+			FairS: was.FairS, ServedS: was.ServedS, RemainingS: was.RemainingS,
 		}
 		k.alloc, k.released = "", time.Time{}
 	}
@@ -163,8 +180,10 @@ func (q *queuer) update(waiting []*cluster.Job, now time.Time) (reads []reading)
 		k.alloc, k.released, k.Ended = id, time.Time{}, false
 		k.Node, k.Needs = a.Node, needs(a.Allocated, devicesOf(a, j))
 		if !a.Started.IsZero() {
-			k.SinceS, k.ServedS = seconds(a.Started), max(now.Sub(a.Started).Seconds(), 0)
+			k.SinceS, k.ServedS = seconds(a.Started), max(now.Sub(a.Started).Seconds(), 0)+q.servedBefore(a.Job)
 		}
+		k.CostS = q.journal.jobs[a.Job].CostS
+		k.Suspendable = k.suspending || q.suspendable(c, a, j)
 		k.RemainingS = q.expected(j, a.Group, k.ServedS)
 		if g := j.Groups[a.Group]; a.Running && len(reads) < maxStatuses {
 			reads = append(reads, tasksOf(a, g)...)
@@ -286,6 +305,13 @@ func (q *queuer) restrict(in queue.Input, keys []cluster.JobKey) {
 			continue
 		}
 		_, group, _ := single(j)
+		if _, node := j.Suspended(); node != "" && !group.Shared && q.state.Nodes[node] != nil { // its checkpoint is there
+			in.Jobs[i].Feasible = []string{}
+			if n := q.state.Nodes[node]; known[node] && q.feasible(n, j, group, cluster.Resources{}) && !q.isRejected(key, node) {
+				in.Jobs[i].Feasible = []string{node}
+			}
+			continue
+		}
 		kind := fmt.Sprint(j.Pool, j.Datacenters, group.Drivers, group.Engine)
 		feasible, ok := alike[kind]
 		if !ok {
@@ -338,7 +364,13 @@ func (q *queuer) apply(c config.Config, in queue.Input, keys []cluster.JobKey, o
 
 // conclude acts on a decision.
 func (q *queuer) conclude(c config.Config, k *queuedJob, j *cluster.Job, d queue.Decision) {
-	if !j.Held || q.busy[j.Key] {
+	if q.busy[j.Key] {
+		return
+	}
+	if !j.Held {
+		if a := q.state.Allocs[k.alloc]; d.Rule == queue.RuleYield && a != nil {
+			q.suspend(c, k, a, d)
+		}
 		return
 	}
 	if d.Rule != queue.RuleStart {
@@ -356,7 +388,11 @@ func (q *queuer) conclude(c config.Config, k *queuedJob, j *cluster.Job, d queue
 	if !c.DryRun {
 		k.Node, k.released = d.Node, time.Now()
 	}
-	q.placer.releaseOne(c, policies.Queue, move.Place{Group: name, Node: d.Node}, j, placement.Output{Node: d.Node, Rule: d.Rule, Why: why}, false)
+	place := move.Place{Group: name, Node: d.Node}
+	if s := q.journal.jobs[j.Key].Served; s != nil {
+		place.Saved = s.Tasks
+	}
+	q.placer.releaseOne(c, policies.Queue, place, j, placement.Output{Node: d.Node, Rule: d.Rule, Why: why}, false)
 }
 
 // waitsFor says what a job waits for.
@@ -364,5 +400,13 @@ func (q *queuer) waitsFor(key cluster.JobKey, d queue.Decision) string {
 	if n := len(q.rejected[key]); d.Rule == queue.RuleNever && n > 0 {
 		return fmt.Sprintf("Nomad would place it on none of the %d nodes that were tried; they are tried again within %v", n, rejectionTTL)
 	}
-	return q.readable(d.Why)
+	alloc, node := q.state.Jobs[key].Suspended()
+	if alloc == "" {
+		return q.readable(d.Why)
+	}
+	why := q.readable(d.Why)
+	if d.Rule == queue.RuleNever {
+		why = "waits for node " + q.name(node) + ", which has its checkpoint"
+	}
+	return q.progressOf(key) + why
 }

@@ -6,6 +6,7 @@ package shim
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -37,11 +38,17 @@ func (r *recovery) recover() {
 	r.reading, r.readAt = true, time.Now()
 	// Read before the records: a move writes its record before it binds the job.
 	bound := make(map[cluster.JobKey]string)
+	adopting := make(map[cluster.JobKey]bool) // released to Nomad without a place, they wait for the node of their checkpoint
 	for key, j := range r.state.Jobs {
-		if group := j.Bound(); group != "" && !j.Dead { // a completed batch job stays bound
+		if group := j.Bound(); group != "" && !j.Dead && !j.Held { // a completed batch job stays bound, a suspended one waits
 			bound[key] = group
+			adopting[key] = j.Groups[group].Adopts != "" && j.Groups[group].Node != ""
 		}
 	}
+	for _, a := range r.state.Allocs {
+		delete(adopting, a.Job)
+	}
+	maps.DeleteFunc(bound, func(key cluster.JobKey, _ string) bool { return adopting[key] })
 	r.run(func() func() {
 		ctx, cancel := context.WithTimeout(r.leading, queryTimeout)
 		defer cancel()

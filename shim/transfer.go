@@ -79,7 +79,7 @@ func (t *term) startMove(c config.Config, a *cluster.Alloc, to string, e memory.
 	if t.busy[a.Job] {
 		return
 	}
-	reason, why := web.ReasonClosed, t.suspended(c)
+	reason, why := web.ReasonClosed, t.closed(c)
 	if why == "" {
 		reason, why = web.ReasonLimits, t.blocked(a, to)
 	}

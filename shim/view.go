@@ -34,14 +34,14 @@ func (v *view) group(a *cluster.Alloc, policy string) (cluster.Group, bool) {
 // alreadyRuns is why a held job is released at once.
 const alreadyRuns = "it is already running: it was registered again"
 
-// allocated returns which of the jobs have an allocation.
+// allocated returns which of the jobs have an allocation that is not to end.
 func (v *view) allocated(jobs []*cluster.Job) map[cluster.JobKey]bool {
 	runs := make(map[cluster.JobKey]bool, len(jobs))
 	for _, j := range jobs {
 		runs[j.Key] = false
 	}
 	for _, a := range v.state.Allocs {
-		if _, asked := runs[a.Job]; asked {
+		if _, asked := runs[a.Job]; asked && !a.Stopping {
 			runs[a.Job] = true
 		}
 	}

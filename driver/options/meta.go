@@ -27,7 +27,7 @@ const (
 	KeyMetric        = "ebbtide_metric"
 	keyMigrate       = optin.Migrate
 	KeyPlacementHold = "ebbtide_hold" // read by the shim
-	keyAdopt         = "ebbtide_adopt"
+	keyAdopt         = optin.Adopt
 	// Read by the shim.
 	keyCooldown      = optin.Cooldown
 	KeyQueue         = optin.Queue

@@ -20,6 +20,8 @@ const (
 	Queue    = "ebbtide_queue"
 	Owner    = "ebbtide_owner"
 	Duration = "ebbtide_duration"
+	// Adopt names the allocation whose checkpoint a task resumes from. Ebbtide sets it in a group's meta.
+	Adopt = "ebbtide_adopt"
 	// Priority is of a job in the queue; that of a GPU's share is the device plugin's.
 	Priority = "ebbtide_queue_priority"
 )

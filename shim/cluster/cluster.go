@@ -99,6 +99,17 @@ type Job struct {
 	Index         uint64    // ModifyIndex
 }
 
+// Suspended returns the allocation from whose checkpoint the held job is to resume, and the node that
+// has it; "" if it is not suspended.
+func (j *Job) Suspended() (alloc, node string) {
+	for _, g := range j.Groups {
+		if j.Held && g.Node != "" {
+			return g.Adopts, g.Node
+		}
+	}
+	return "", ""
+}
+
 // Bound returns the group bound for a move, "" if there is none or the job is stopped.
 func (j *Job) Bound() string {
 	for name, g := range j.Groups {
@@ -113,8 +124,12 @@ type Group struct {
 	Count int
 	// Movable means that all tasks run under Ebbtide and save their state.
 	Movable bool
-	// Bound means that the group is bound for a move (Mark).
-	Bound bool
+	// Bound means that the group is bound for a move (Mark), to Node; it is "" if only the move is
+	// named. Adopts is the allocation from whose checkpoint it resumes there.
+	Bound        bool
+	Node, Adopts string
+	// Shared means that all tasks save to a volume that is the same on every node.
+	Shared bool
 	// Tasks are names; Drivers are required of a node. Engine is that of tasks with driver
 	// "ebbtide": "docker" if they name an image; "" if there are none.
 	Tasks, Drivers []string
@@ -136,6 +151,12 @@ const (
 	BoundBy = "${node.unique.id}"
 	Mark    = "ebbtide-move:"
 )
+
+// BoundTo returns the node in the value of such a constraint, "" if it names only the move.
+func BoundTo(value string) string {
+	node, _, _ := strings.Cut(value, Mark)
+	return strings.TrimSuffix(node, ",")
+}
 
 // HasMark reports whether a constraint binds a group for a move.
 func HasMark(attribute, value string) bool {

@@ -99,6 +99,7 @@ type WireJob struct {
 	TaskGroups          []struct {
 		Name          string
 		Count         int
+		Meta          map[string]string
 		Constraints   []WireConstraint
 		EphemeralDisk *struct {
 			SizeMB          int64
@@ -116,8 +117,12 @@ func held(all []WireConstraint) bool {
 	return slices.ContainsFunc(all, func(c WireConstraint) bool { return c.LTarget == Hold })
 }
 
-func bound(all []WireConstraint) bool {
-	return slices.ContainsFunc(all, func(c WireConstraint) bool { return HasMark(c.LTarget, c.RTarget) })
+func bound(all []WireConstraint) (node string, ok bool) {
+	i := slices.IndexFunc(all, func(c WireConstraint) bool { return HasMark(c.LTarget, c.RTarget) })
+	if i < 0 {
+		return "", false
+	}
+	return BoundTo(all[i].RTarget), true
 }
 
 type WireTask struct {
@@ -137,6 +142,12 @@ type WireTask struct {
 // ours reports whether the task may run under Ebbtide; for "docker" it depends on the node.
 func (t WireTask) ours() bool {
 	return t.Lifecycle == nil && (t.Driver == "ebbtide" || t.Driver == "docker")
+}
+
+// shared reports whether the task saves to a volume that is the same on every node.
+func (t WireTask) shared() bool {
+	var blocks []struct{ Shared bool } // Nomad encodes a block as a list of maps
+	return json.Unmarshal(t.Config["checkpoint"], &blocks) == nil && len(blocks) == 1 && blocks[0].Shared
 }
 
 func (w WireJob) job() *Job {
@@ -160,7 +171,8 @@ func (w WireJob) job() *Job {
 		}
 	}
 	for _, g := range w.TaskGroups {
-		group := Group{Count: g.Count, Movable: true, Bound: bound(g.Constraints)}
+		group := Group{Count: g.Count, Movable: true, Shared: true, Adopts: g.Meta[optin.Adopt]}
+		group.Node, group.Bound = bound(g.Constraints)
 		j.Held = j.Held || held(g.Constraints)
 		if g.EphemeralDisk != nil {
 			group.Requested.DiskMB = g.EphemeralDisk.SizeMB
@@ -187,6 +199,7 @@ func (w WireJob) job() *Job {
 					group.Engine = "docker"
 				}
 			}
+			group.Shared = group.Shared && t.shared()
 			group.Movable = group.Movable && t.ours() && len(t.Config["checkpoint"]) > 0
 			group.Tasks, group.Drivers = append(group.Tasks, t.Name), append(group.Drivers, t.Driver)
 		}

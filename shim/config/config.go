@@ -105,6 +105,8 @@ type Rebalance struct {
 // Queue configures the order in which jobs get their places (package queue).
 type Queue struct {
 	Enabled bool
+	// Cost is what an interruption of a job costs before it was measured.
+	Cost time.Duration
 	// Weights are the owners' parts of the cluster; others weigh 1.
 	Weights map[string]float64
 }
@@ -132,7 +134,7 @@ func Default() Config {
 		Placement:  Placement{CapacityAware: true, Window: 2 * time.Minute, Margin: 0.2, HoldTimeout: 30 * time.Second},
 		Migration:  Migration{Weights: migration.DefaultParams().Weights},
 		Rebalance:  Rebalance{Interval: 5 * time.Minute},
-		Queue:      Queue{Enabled: true},
+		Queue:      Queue{Enabled: true, Cost: time.Duration(queue.DefaultParams().CostS) * time.Second},
 		Limits:     Limits{MovesPerMinute: 6, InFlight: 2, PerNode: 1, Cooldown: 10 * time.Minute, Backoff: time.Minute},
 	}
 }
@@ -190,7 +192,8 @@ type file struct {
 		Interval *string `hcl:"interval,optional"`
 	} `hcl:"rebalance,block"`
 	Queue *struct {
-		Enabled *bool `hcl:"enabled,optional"`
+		Enabled *bool   `hcl:"enabled,optional"`
+		Cost    *string `hcl:"cost,optional"`
 		Owners  []struct {
 			Name   string  `hcl:"name,label"`
 			Weight float64 `hcl:"weight"`
@@ -313,6 +316,7 @@ func (f file) merge(c *Config) error {
 	}
 	if q := f.Queue; q != nil {
 		set(&c.Queue.Enabled, q.Enabled)
+		duration("queue.cost", &c.Queue.Cost, q.Cost)
 		c.Queue.Weights = make(map[string]float64)
 		for _, o := range q.Owners {
 			if _, again := c.Queue.Weights[o.Name]; again {
@@ -398,6 +402,7 @@ func (c Config) Validate() error {
 		errs = append(errs, err)
 	}
 	between("rebalance.interval", c.Rebalance.Interval, c.Interval, 24*time.Hour)
+	between("queue.cost", c.Queue.Cost, time.Second, time.Hour)
 	for _, name := range slices.Sorted(maps.Keys(c.Queue.Weights)) {
 		if w := c.Queue.Weights[name]; !(w > 0 && w <= queue.MaxWeight) {
 			bad("queue.owner %q: weight: must be > 0 and ≤ %v, got %v", name, queue.MaxWeight, w)

@@ -80,6 +80,7 @@ rebalance {
 }
 queue {
   enabled = false
+  cost    = "2m"
   owner "vision" {
     weight = 2.5
   }
@@ -109,7 +110,7 @@ window "night" {
 		Placement:  Placement{Enabled: true, Window: 5 * time.Second, Margin: 0.5, HoldTimeout: 7 * time.Second},
 		Migration:  Migration{Enabled: true, Weights: migration.Weights{PC: 3, WC: 1.5, CC: 1}},
 		Rebalance:  Rebalance{Enabled: true, Interval: 2 * time.Minute},
-		Queue:      Queue{Weights: map[string]float64{"vision": 2.5}},
+		Queue:      Queue{Cost: 2 * time.Minute, Weights: map[string]float64{"vision": 2.5}},
 		Limits:     Limits{MovesPerMinute: 1, InFlight: 1, PerNode: 1, Backoff: 2 * time.Second},
 		Windows:    []Window{{Name: "night", Cron: "0 22 * * *", Duration: 8 * time.Hour, TimeZone: "Europe/Berlin"}},
 	}, c)
@@ -173,7 +174,7 @@ func TestConfig_Suspended(t *testing.T) {
 		return tm
 	}
 	c := Default()
-	must.Eq(t, "", c.Suspended(time.Now()))
+	must.Eq(t, "", c.Closed(time.Now()))
 	c.Windows = []Window{{Name: "night", Cron: "0 22 * * *", Duration: 8 * time.Hour, TimeZone: "Europe/Berlin"}, {Name: "noon", Cron: "0 12 * * 6", Duration: time.Hour, TimeZone: "UTC"}}
 	must.NoError(t, c.Validate())
 	for text, want := range map[string]string{
@@ -185,7 +186,7 @@ func TestConfig_Suspended(t *testing.T) {
 		"2026-01-10T11:00:00Z": "the next window starts 2026-01-10T12:00:00Z",
 		"2026-01-10T12:30:00Z": "",
 	} {
-		must.Eq(t, want, c.Suspended(at(text)), must.Sprint(text))
+		must.Eq(t, want, c.Closed(at(text)), must.Sprint(text))
 	}
 }
 

@@ -41,8 +41,8 @@ func (w Window) Validate() error {
 	return nil
 }
 
-// Suspended returns why moves may not start outside the windows, "" if they may.
-func (c Config) Suspended(now time.Time) string {
+// Closed returns why moves may not start outside the windows, "" if they may.
+func (c Config) Closed(now time.Time) string {
 	var next time.Time
 	for _, w := range c.Windows {
 		starts, err := w.starts()

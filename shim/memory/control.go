@@ -81,8 +81,8 @@ type Report struct {
 	DryRun  bool      `json:"dry_run"`
 
 	Nodes int `json:"nodes"`
-	// Suspended is why no move may start; "" if moves may.
-	Suspended string `json:"suspended"`
+	// Closed is why no move may start; "" if moves may.
+	Closed string `json:"suspended"`
 	// Started counts the moves started within a minute.
 	InFlight    int `json:"in_flight"`
 	InFlightMax int `json:"in_flight_max"`

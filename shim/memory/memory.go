@@ -8,6 +8,7 @@ package memory
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -24,6 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/move"
 )
 
 // Job is the memory of a job.
@@ -38,6 +40,20 @@ type Job struct {
 	// CostS is how long the last move took to save and then to run on the target, in seconds, 0 if
 	// unknown.
 	CostS float64
+	// Served is what the queue remembers of a job that it has suspended; nil if it never has.
+	Served *Served
+}
+
+// Served is a job's state when it was last suspended.
+type Served struct {
+	At time.Time `json:"at"`
+	// S is how long it had run, less what was lost; FairS what its twin had had; RemainingS what it
+	// still needed, null if unknown; SaveS how long saving took. All in seconds.
+	S          float64     `json:"s"`
+	FairS      float64     `json:"fair_s"`
+	RemainingS *float64    `json:"remaining_s"`
+	SaveS      float64     `json:"save_s"`
+	Tasks      []move.Task `json:"tasks"` // what it had saved
 }
 
 // Entry records a move or placement, or what a dry run would have done.
@@ -158,7 +174,16 @@ func unescape(name string) (string, error) {
 }
 
 func (s Store) SaveJob(ctx context.Context, key cluster.JobKey, j Job) error {
+	served := ""
+	if j.Served != nil {
+		data, err := json.Marshal(j.Served)
+		if err != nil {
+			return fmt.Errorf("writing a job's memory: %w", err)
+		}
+		served = string(data)
+	}
 	return s.write(ctx, jobName(key), api.VariableItems{
+		"served": served,
 		"marked": formatTime(j.Marked), "rebalanced": strconv.FormatBool(j.Rebalanced), "last": formatTime(j.Last), "failures": strconv.Itoa(j.Failures),
 		"cost_s": strconv.FormatFloat(j.CostS, 'f', 2, 64),
 	})
@@ -196,6 +221,9 @@ func (s Store) Jobs(ctx context.Context) (map[cluster.JobKey]Job, error) {
 			j.Rebalanced, _ = strconv.ParseBool(items["rebalanced"])
 			j.Failures, _ = strconv.Atoi(items["failures"])
 			j.CostS, _ = strconv.ParseFloat(items["cost_s"], 64)
+			if served := new(Served); json.Unmarshal([]byte(items["served"]), served) == nil {
+				j.Served = served
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			jobs[key] = j

@@ -60,8 +60,8 @@ func boundTo(job *document.Job, group string) (node, id string, ok bool) {
 	if i < 0 {
 		return "", "", false
 	}
-	node, id, _ = strings.Cut(g.Constraints[i].RTarget, moveMark)
-	return strings.TrimSuffix(node, ","), id, true
+	_, id, _ = strings.Cut(g.Constraints[i].RTarget, moveMark)
+	return cluster.BoundTo(g.Constraints[i].RTarget), id, true
 }
 
 // register registers the job at the index at which it was read, while the claim is valid, and

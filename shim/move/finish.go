@@ -14,12 +14,13 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/internal/optin"
 	"github.com/ebbtide/ebbtide/shim/document"
 )
 
 // metaAdopt is the group meta key that names the allocation whose checkpoint the driver adopts
 // after a rollback.
-const metaAdopt = "ebbtide_adopt"
+const metaAdopt = optin.Adopt
 
 // finish completes the move of a bound job. over means that nothing is left to do, so the claim
 // can be dropped.
@@ -180,7 +181,10 @@ func (m *mover) registered(job *document.Job) error {
 		return errChanged{"the job was changed"}
 	}
 	for _, o := range Obstacles(job.Job, job.LookupTaskGroup(r.Group)) {
-		if o.Field != "constraint" && !(r.Suspend && o.Field == "ephemeral_disk") { // the first is the move's own
+		switch {
+		case o.Field == "constraint": // the move's own
+		case r.Alloc == "" && o.Field != "count", r.Suspend && o.Field == "ephemeral_disk": // no obstacle here
+		default:
 			return errChanged{"the job was changed: " + o.Why}
 		}
 	}

@@ -185,9 +185,13 @@ func newModel(s schedule) *model {
 	m := &model{
 		s: s, nodes: []string{"a", "b", "c"}, dead: map[string]bool{}, drained: map[string]bool{}, full: map[string]bool{"b": !s.Room}, filled: map[string]time.Time{}, parted: map[string]bool{}, completions: map[int]int{}, unreachable: map[string]time.Time{}, specs: map[uint64]*document.Job{}, claim: map[string]Record{}, index: 10, wanted: 1, begun: time.Now(),
 	}
+	disk := &api.EphemeralDisk{Sticky: ptr(true), Migrate: ptr(true)}
+	if s.Suspend {
+		disk = nil // a suspended job needs none
+	}
 	text, err := json.Marshal(&api.Job{
 		ID: ptr("vae"), Namespace: ptr("ml"), Type: ptr(kind), Version: ptr(uint64(0)), JobModifyIndex: ptr(uint64(10)), Priority: ptr(50),
-		TaskGroups: []*api.TaskGroup{{Name: ptr("train"), Count: ptr(1), Tasks: []*api.Task{task}, EphemeralDisk: &api.EphemeralDisk{Sticky: ptr(true), Migrate: ptr(true)}}},
+		TaskGroups: []*api.TaskGroup{{Name: ptr("train"), Count: ptr(1), Tasks: []*api.Task{task}, EphemeralDisk: disk}},
 	})
 	if err != nil {
 		panic(err)
@@ -1029,9 +1033,9 @@ func (p *process) Signal(ctx context.Context, alloc *api.Allocation, _, signal s
 		switch {
 		case !a.runs:
 			return errors.New("it does not run")
-		case signal == signalSuspend && a.state != "ready":
+		case strings.HasPrefix(signal, signalSuspend) && a.state != "ready":
 			return errors.New("it is not frozen with a checkpoint")
-		case signal == signalSuspend:
+		case strings.HasPrefix(signal, signalSuspend):
 			a.state, a.runs, a.suspended, a.left = status.MoveSuspended, false, true, true
 			p.ends(a)
 		case signal == signalThaw:

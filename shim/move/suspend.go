@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -177,7 +178,8 @@ var errRuns = errors.New("the task runs again: its freeze has ended")
 func (m *mover) suspend(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.opts.PlaceTimeout)
 	defer cancel()
-	task := m.record().Tasks[0].Name
+	r := m.record()
+	task, signal := r.Tasks[0].Name, strings.TrimSpace(signalSuspend+" "+r.Why)
 	asked := false
 	var runs time.Time // since when it has been seen to run
 	return m.until(ctx, "the allocation has ended", func() (bool, error) {
@@ -204,7 +206,7 @@ func (m *mover) suspend(ctx context.Context) error {
 		case status.MoveReady:
 			runs, asked = time.Time{}, true
 			return false, m.whileClaimed(ctx, func(ctx context.Context) error {
-				return m.nomad.Signal(ctx, m.alloc, task, signalSuspend)
+				return m.nomad.Signal(ctx, m.alloc, task, signal)
 			})
 		case status.MoveSuspended:
 			return false, nil

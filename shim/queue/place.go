@@ -290,7 +290,7 @@ func (c *cluster) take(i int, wait float64) bool {
 	}
 	for _, v := range chosen {
 		add(c.free[node], c.need[v], 1)
-		c.plan[v] = Placed{Rule: RuleYield, Because: fmt.Sprintf("suspended for job %s, which is before it", c.in.Jobs[i].ID)}
+		c.plan[v] = Placed{Rule: RuleYield, Because: fmt.Sprintf("job %s is before it", c.in.Jobs[i].ID)}
 	}
 	c.running[node] = slices.DeleteFunc(c.running[node], func(o int) bool { return slices.Contains(chosen, o) })
 	c.give(i, node, Placed{Rule: RuleTake, Because: fmt.Sprintf("%d suspended for it", len(chosen))})
