@@ -34,7 +34,7 @@ import (
 //	     └── EBBTIDE_RELEASE, or the lease expires ◄──┘    or EBBTIDE_RENEW:
 //	                                                       renews the lease
 //
-//	saving  The task has Nomad's limits and has been signalled.
+//	saving  The task has Nomad's limits and has been signalled, unless it saves by itself.
 //	ready   Its checkpoint is complete and the task is frozen, for the lease at most:
 //	        it must not end while Nomad moves it, which would run it twice.
 //	        Stopping it kills it without thawing.
@@ -147,7 +147,7 @@ const (
 
 var errCancelled = errors.New("the move was cancelled")
 
-// prepareMove asks a task to save its state. It does not wait; events and the status report the
+// prepareMove has a task save its state. It does not wait; events and the status report the
 // result.
 func (d *Driver) prepareMove(t *task) error {
 	cfg := t.handle.Config
@@ -272,8 +272,8 @@ func (d *Driver) abort(ctx context.Context, t *task) bool {
 	return true
 }
 
-// saveAndFreeze asks a task to save, waits for the checkpoint and freezes the task immediately,
-// because steps in between are repeated. Slow operations therefore come first.
+// saveAndFreeze asks a task to save, unless it does so by itself, waits for the checkpoint and
+// freezes the task immediately, because steps in between are repeated. Slow operations therefore come first.
 func (d *Driver) saveAndFreeze(ctx context.Context, t *task, files *checkpoint.Files, before checkpoint.State) error {
 	cfg, c := t.handle.Config, *t.checkpoint
 	step := d.lastStep(ctx, t)
@@ -286,12 +286,16 @@ func (d *Driver) saveAndFreeze(ctx context.Context, t *task, files *checkpoint.F
 	if err := d.guard(ctx, t, cg, saving(), c.Timeout+freezeWithin+c.Lease); err != nil {
 		return err
 	}
-	if err := t.instance().SignalTask(cfg.ID, c.Signal); err != nil {
-		return fmt.Errorf("sending %s: %w", c.Signal, err)
+	awaited := fmt.Sprintf("within %v", c.Timeout)
+	if c.Asked() {
+		if err := t.instance().SignalTask(cfg.ID, c.Signal); err != nil {
+			return fmt.Errorf("sending %s: %w", c.Signal, err)
+		}
+		awaited += " of " + c.Signal
 	}
 	saved, err := files.Wait(within, before)
 	if err != nil {
-		return fmt.Errorf("no checkpoint within %v of %s: %w", c.Timeout, c.Signal, err)
+		return fmt.Errorf("no checkpoint %s: %w", awaited, err)
 	}
 	if c.Ends() && d.ends(within, t) {
 		cg = nil

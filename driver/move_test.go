@@ -210,6 +210,23 @@ func TestMove_fails(t *testing.T) {
 	must.Eq(t, 0, len(m.inner.signals))
 }
 
+// A task that saves by itself is asked for nothing. What it has saved before does not count.
+func TestMove_unasked(t *testing.T) {
+	m := newMoving(t)
+	m.held.checkpoint.Signal, m.held.checkpoint.Timeout = checkpoint.NoSignal, time.Second
+	must.NoError(t, os.WriteFile(filepath.Join(m.data, "ckpt-0"), []byte("ab"), 0o644))
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
+	message(t, m.messages, "cannot be moved, keeps running: no checkpoint within 1s: none of the 1 files that match /alloc/data/ckpt-* is new")
+	must.Eq(t, "runs", m.fridge.is())
+
+	m.held.checkpoint.Timeout = 24 * time.Hour
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
+	must.NoError(t, os.WriteFile(filepath.Join(m.data, "ckpt-1"), []byte("abc"), 0o644))
+	message(t, m.messages, "checkpoint saved: /alloc/data/ckpt-1, 3 bytes")
+	must.Eq(t, "frozen", m.fridge.is())
+	must.Eq(t, 0, len(m.inner.signals))
+}
+
 // A move is cancelled while the kernel freezes the task, after the timeout for saving.
 // The next preparation is unaffected.
 func TestMove_cancelledWhileFreezing(t *testing.T) {

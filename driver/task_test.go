@@ -191,6 +191,9 @@ func TestTaskCheckpoint(t *testing.T) {
 	c, err = read(map[string]any{"path": "/local/x", "signal": "SIGTERM", "timeout": "5m", "lease": "2s"})
 	must.NoError(t, err)
 	must.Eq(t, &checkpoint.Config{Path: "/local/x", Signal: "SIGTERM", Timeout: 5 * time.Minute, Lease: 2 * time.Second}, c)
+	c, err = read(map[string]any{"path": "/local/x", "signal": "none"})
+	must.NoError(t, err)
+	must.Eq(t, &checkpoint.Config{Path: "/local/x", Signal: "none", Timeout: 30 * time.Minute, Lease: time.Minute}, c)
 	_, err = read(map[string]any{"path": "/alloc/data/../../x", "signal": "USR", "timeout": "soon", "lease": "0s"})
 	for _, want := range []string{
 		`checkpoint.path: must be a pattern`, `checkpoint.signal: must be the name of a signal`,

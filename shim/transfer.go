@@ -160,12 +160,16 @@ func (t *term) costOf(job cluster.JobKey, group cluster.Group) float64 {
 }
 
 // saveTimeout keeps tasks that do not save from taking all of limits.in_flight for an hour, the longest
-// checkpoint.timeout.
-const saveTimeout = 10 * time.Minute
+// checkpoint.timeout, and unaskedTimeout keeps decisions about tasks that save by themselves fresh.
+const (
+	saveTimeout    = 10 * time.Minute
+	unaskedTimeout = 30 * time.Minute
+)
 
 func (t *term) options() move.Options {
 	opts := move.DefaultOptions()
-	opts.SaveTimeout, opts.Claims, opts.Owner = saveTimeout, t.claims, ownerPrefix+t.holder
+	opts.SaveTimeout, opts.UnaskedTimeout = saveTimeout, unaskedTimeout
+	opts.Claims, opts.Owner = t.claims, ownerPrefix+t.holder
 	return opts
 }
 

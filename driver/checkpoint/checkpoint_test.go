@@ -15,7 +15,7 @@ import (
 )
 
 func config(path string) Config {
-	return Config{Path: path, Signal: DefaultSignal, Timeout: DefaultTimeout, Lease: DefaultLease}
+	return Config{Path: path, Signal: DefaultSignal, Timeout: DefaultTimeout(DefaultSignal), Lease: DefaultLease}
 }
 
 func TestConfig_Validate(t *testing.T) {
@@ -27,9 +27,14 @@ func TestConfig_Validate(t *testing.T) {
 	}
 	c := Config{Path: "/local/[", Signal: "SIGNOPE", Timeout: 0, Lease: 2 * time.Hour}
 	must.EqError(t, c.Validate(), `checkpoint.path: must be a pattern with *, ? and […], got "/local/["
-checkpoint.signal: must be the name of a signal like SIGUSR1, got "SIGNOPE"
+checkpoint.signal: must be the name of a signal like SIGUSR1, or none, got "SIGNOPE"
 checkpoint.timeout: must be a duration from 1s to 1h0m0s, got 0s
 checkpoint.lease: must be a duration from 1s to 1h0m0s, got 2h0m0s`)
+	c = Config{Path: "/local/a", Signal: NoSignal, Timeout: 24 * time.Hour, Lease: 2 * time.Hour}
+	must.EqError(t, c.Validate(), "checkpoint.lease: must be a duration from 1s to 1h0m0s, got 2h0m0s")
+	c.Timeout, c.Lease = 25*time.Hour, time.Hour
+	must.EqError(t, c.Validate(), "checkpoint.timeout: must be a duration from 1s to 24h0m0s, got 25h0m0s")
+	must.False(t, c.Ends())
 	must.False(t, config("/local/a").Ends())
 	c.Signal = "SIGTERM"
 	must.True(t, c.Ends())
@@ -106,6 +111,15 @@ func TestWait_overwritten(t *testing.T) {
 	before := p.look(t)
 	p.write(t, "ckpt-a", "newer")
 	must.Eq(t, Saved{Path: "/alloc/data/ckpt-a", Bytes: 5}, p.wait(t, before))
+}
+
+// Without a signal, files are looked for less often until one is written.
+func TestWait_idle(t *testing.T) {
+	p := newPlace(t)
+	p.files.idle = time.Hour
+	before := p.look(t)
+	p.write(t, "ckpt-1", "new")
+	must.Eq(t, "/alloc/data/ckpt-1", p.wait(t, before).Path)
 }
 
 func TestWait_directory(t *testing.T) {

@@ -7,6 +7,7 @@
 package options
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -191,10 +192,8 @@ func (o *Task) readCheckpoint(dirs checkpoint.Dirs, blocks *Blocks, errs *fields
 	if b == nil {
 		return
 	}
-	c := checkpoint.Config{Path: b.Path, Shared: b.Shared, Signal: b.Signal, Timeout: checkpoint.DefaultTimeout, Lease: checkpoint.DefaultLease}
-	if c.Signal == "" {
-		c.Signal = checkpoint.DefaultSignal
-	}
+	c := checkpoint.Config{Path: b.Path, Shared: b.Shared, Signal: cmp.Or(b.Signal, checkpoint.DefaultSignal), Lease: checkpoint.DefaultLease}
+	c.Timeout = checkpoint.DefaultTimeout(c.Signal)
 	for _, d := range []struct {
 		field, text string
 		into        *time.Duration

@@ -164,7 +164,7 @@ type Move struct {
 }
 
 const (
-	MoveSaving = "saving" // it was asked to save
+	MoveSaving = "saving" // its checkpoint is awaited
 	MoveReady  = "ready"  // it has saved and is frozen
 	MoveFrozen = "frozen" // it is frozen for a moment, and continues on its node
 	// MoveSuspended: it is being ended, to go on in another allocation.

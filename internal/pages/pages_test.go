@@ -28,8 +28,8 @@ var budgets = map[string]int{
 	"docs/concepts.md":      2295,
 	"docs/operations.md":    3170,
 	"docs/shim.md":          2405,
-	"docs/jobs.md":          1500,
-	"docs/reference.md":     5612,
+	"docs/jobs.md":          1620,
+	"docs/reference.md":     5680,
 	"docs/gpu.md":           2420,
 	"docs/gpu-internals.md": 1195,
 	"docs/queue.md":         1204,
@@ -40,7 +40,7 @@ var budgets = map[string]int{
 }
 
 // inAll is the most words of all of docs.
-const inAll = 26554
+const inAll = 26750
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {

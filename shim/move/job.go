@@ -186,22 +186,23 @@ func Obstacles(job *api.Job, group *api.TaskGroup) (all []Obstacle) {
 // saving is what a move needs of a task's checkpoint block.
 type saving struct {
 	timeout, lease time.Duration
-	shared         bool
+	asked, shared  bool
 }
 
 // savingOf reads a task's checkpoint block. The driver has already rejected invalid values.
 func savingOf(t *api.Task) saving {
-	s := saving{timeout: checkpoint.DefaultTimeout, lease: checkpoint.DefaultLease}
+	s := saving{timeout: checkpoint.DefaultTimeout(checkpoint.DefaultSignal), lease: checkpoint.DefaultLease, asked: true}
 	// Nomad encodes a block as a list of maps.
 	var blocks []struct {
-		Timeout, Lease string
-		Shared         bool
+		Signal, Timeout, Lease string
+		Shared                 bool
 	}
 	data, err := json.Marshal(t.Config["checkpoint"])
 	if err != nil || json.Unmarshal(data, &blocks) != nil || len(blocks) != 1 {
 		return s
 	}
-	s.shared = blocks[0].Shared
+	s.shared, s.asked = blocks[0].Shared, blocks[0].Signal != checkpoint.NoSignal
+	s.timeout = checkpoint.DefaultTimeout(blocks[0].Signal)
 	if d, err := time.ParseDuration(blocks[0].Timeout); err == nil {
 		s.timeout = d
 	}

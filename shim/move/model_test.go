@@ -23,6 +23,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/ebbtide/ebbtide/driver/checkpoint"
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
@@ -84,6 +85,9 @@ type schedule struct {
 
 	Deployment  string        // status of the job's latest deployment; "" if there is none
 	SaveTimeout time.Duration // of the options; 0 for the default
+	Unasked     bool          // the task saves by itself
+	// UnaskedTimeout is of the options; 0 for the default.
+	UnaskedTimeout time.Duration
 
 	Steps  int // of 100 ms each
 	Lease  time.Duration
@@ -180,6 +184,9 @@ func newModel(s schedule) *model {
 	block := map[string]any{"path": ckpt, "lease": s.Lease.String(), "shared": s.Shared}
 	if s.Timeout > 0 {
 		block["timeout"] = s.Timeout.String()
+	}
+	if s.Unasked {
+		block["signal"] = checkpoint.NoSignal
 	}
 	task := &api.Task{Name: "train", Driver: driverName, Config: map[string]any{"checkpoint": []map[string]any{block}}}
 	m := &model{
@@ -1172,6 +1179,7 @@ func (m *model) run() (res Result, err error) {
 	ticker.Go(func() { every(ticks, time.Second, func() { m.under(func() {}) }) })
 	opts := DefaultOptions()
 	opts.SaveTimeout = cmp.Or(m.s.SaveTimeout, opts.SaveTimeout)
+	opts.UnaskedTimeout = cmp.Or(m.s.UnaskedTimeout, opts.UnaskedTimeout)
 	var running atomic.Int64
 	start := func(p *process, owner string, do func(opts Options)) {
 		running.Add(1)

@@ -17,8 +17,8 @@
 //	check     May it be moved, and would Nomad place it there? Nothing has changed yet.
 //	          Then the Record is written, which claims the job: no other move of it can
 //	          start, and any process can finish this one.
-//	save      The driver asks the tasks to save and freezes them (signal
-//	          EBBTIDE_CHECKPOINT): if they ended now, Nomad would run them again. The
+//	save      The driver asks the tasks to save, or awaits their own next save, and freezes
+//	          them (signal EBBTIDE_CHECKPOINT): if they ended now, Nomad would run them again. The
 //	          freeze is a lease, renewed (EBBTIDE_RENEW) until the old allocation ends.
 //	bind      The job is registered with a constraint on the target that names the move,
 //	          if it is unchanged since check. Nomad stops the old allocation only if
@@ -53,6 +53,7 @@ import (
 
 	"github.com/hashicorp/go-uuid"
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
@@ -82,8 +83,9 @@ const (
 
 // Options configure a move.
 type Options struct {
-	// SaveTimeout bounds the wait for the tasks to save, in addition to their own timeouts.
-	SaveTimeout time.Duration
+	// SaveTimeout bounds the wait for the tasks to save, in addition to their own timeouts;
+	// UnaskedTimeout that for the next save of tasks that save by themselves.
+	SaveTimeout, UnaskedTimeout time.Duration
 	// PlaceTimeout bounds the time from the registration until the new allocation runs, which
 	// includes the old one's end and the disk's migration.
 	PlaceTimeout time.Duration
@@ -98,7 +100,7 @@ type Options struct {
 }
 
 func DefaultOptions() Options {
-	return Options{SaveTimeout: time.Hour, PlaceTimeout: 10 * time.Minute, VerifyTimeout: 5 * time.Minute, PollInterval: 100 * time.Millisecond, Report: func(Phase, string) {}}
+	return Options{SaveTimeout: time.Hour, UnaskedTimeout: 24 * time.Hour, PlaceTimeout: 10 * time.Minute, VerifyTimeout: 5 * time.Minute, PollInterval: 100 * time.Millisecond, Report: func(Phase, string) {}}
 }
 
 const (
@@ -133,7 +135,7 @@ type Result struct {
 	Bound bool `json:"bound,omitempty"`
 	// Tasks are the tasks that have saved.
 	Tasks []Task `json:"tasks"`
-	// SaveS is how long the tasks took to save and freeze, in seconds; null before.
+	// SaveS is how long the tasks took to save and freeze when asked, in seconds; null before.
 	SaveS status.Number `json:"save_s"`
 	// DownS is the time from the last task's freeze until the new allocation ran, in seconds;
 	// null before.
@@ -391,12 +393,32 @@ func planned(ctx context.Context, nomad Nomad, job *document.Job, group, node st
 	return plan.FailedTGAllocs[group], foreign(plan)
 }
 
-// save asks all tasks to save and waits until they are frozen.
+// save has all tasks save and waits until they are frozen. Those that save by themselves come first:
+// meanwhile the others would be frozen.
 func (m *mover) save(ctx context.Context) error {
+	group := m.job.LookupTaskGroup(m.alloc.TaskGroup)
+	tasks := make(map[bool][]*Task) // by whether they are asked
+	for i := range m.result.Tasks {
+		t := &m.result.Tasks[i]
+		asked := savingOf(taskOf(group, t.Name)).asked
+		tasks[asked] = append(tasks[asked], t)
+	}
+	if err := m.saveTasks(ctx, group, tasks[false]); err != nil {
+		return err
+	}
 	begun := time.Now()
+	if err := m.saveTasks(ctx, group, tasks[true]); err != nil {
+		return err
+	}
+	m.frozenAt = time.Now()
+	m.result.SaveS = status.Number(m.frozenAt.Sub(begun).Seconds())
+	return nil
+}
+
+func (m *mover) saveTasks(ctx context.Context, group *api.TaskGroup, tasks []*Task) error {
 	before := make(map[string]status.Status)
 	sent := make(map[string]time.Time)
-	for _, t := range m.result.Tasks {
+	for _, t := range tasks {
 		st, err := m.nomad.Status(ctx, m.alloc, t.Name)
 		if err != nil {
 			return fmt.Errorf("task %s: %w", t.Name, err)
@@ -406,28 +428,36 @@ func (m *mover) save(ctx context.Context) error {
 			return fmt.Errorf("task %s: %w", t.Name, err)
 		}
 	}
-	for i := range m.result.Tasks {
-		t := &m.result.Tasks[i]
-		saving := savingOf(taskOf(m.job.LookupTaskGroup(m.alloc.TaskGroup), t.Name))
-		if err := m.waitSaved(ctx, t, before[t.Name], sent[t.Name].Add(min(saving.timeout, m.opts.SaveTimeout)+saveGrace)); err != nil {
-			return err
-		}
-		// The status does not say when the driver froze it; a renewal starts a known lease.
-		if err := m.frozen.keep(ctx, t.Name, signalRenew, saving.lease); err != nil {
-			return err
-		}
+	// At once, as each lease must be renewed as soon as its task is frozen.
+	all, ctx := errgroup.WithContext(ctx)
+	for _, t := range tasks {
+		all.Go(func() error {
+			saving := savingOf(taskOf(group, t.Name))
+			if err := m.waitSaved(ctx, t, before[t.Name], sent[t.Name], saving); err != nil {
+				return err
+			}
+			// The status does not say when the driver froze it; a renewal starts a known lease.
+			return m.frozen.keep(ctx, t.Name, signalRenew, saving.lease)
+		})
+	}
+	if err := all.Wait(); err != nil {
+		return err
+	}
+	for _, t := range tasks {
 		m.done(PhaseSave, "task %s has saved %s, %d bytes, and is frozen", t.Name, t.Path, t.Bytes)
 	}
-	m.frozenAt = time.Now()
-	m.result.SaveS = status.Number(m.frozenAt.Sub(begun).Seconds())
 	return nil
 }
 
-func (m *mover) waitSaved(ctx context.Context, t *Task, before status.Status, deadline time.Time) error {
-	ctx, cancel := context.WithDeadline(ctx, deadline)
+func (m *mover) waitSaved(ctx context.Context, t *Task, before status.Status, sent time.Time, saving saving) error {
+	most, poll := min(saving.timeout, m.opts.SaveTimeout), m.opts.PollInterval
+	if !saving.asked { // for long
+		most, poll = min(saving.timeout, m.opts.UnaskedTimeout), max(poll, min(time.Second, saving.lease/10))
+	}
+	ctx, cancel := context.WithDeadline(ctx, sent.Add(most+saveGrace))
 	defer cancel()
 	saves := false
-	return m.until(ctx, fmt.Sprintf("task %s has saved", t.Name), func() (bool, error) {
+	return until(ctx, poll, fmt.Sprintf("task %s has saved", t.Name), func() (bool, error) {
 		st, err := m.nomad.Status(ctx, m.alloc, t.Name)
 		if err != nil {
 			if here := m.stillRunning(ctx); here != nil {

@@ -4,6 +4,7 @@
 package move
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/document/documenttest"
 )
 
@@ -82,6 +84,74 @@ func TestMove_saveTimeout(t *testing.T) {
 	out := runModel(t, func(s *schedule) { late(s); s.SaveTimeout = 5 * time.Second })
 	must.ErrorContains(t, out.err, "save: waiting until task train has saved: context deadline exceeded")
 	must.Eq(t, "a", out.last().node)
+}
+
+// The next save of a task that saves by itself may take much longer. The task computes until then.
+func TestMove_unasked(t *testing.T) {
+	late := func(s *schedule) { s.Unasked, s.Save, s.SaveTimeout = true, 25*time.Minute, 5*time.Second }
+	out := runModel(t, late)
+	must.NoError(t, out.err)
+	must.Eq(t, "b", out.last().node)
+	must.Eq(t, 0, out.res.SaveS, must.Sprint("what it was not asked for costs nothing"))
+	out = runModel(t, func(s *schedule) { late(s); s.UnaskedTimeout = 10 * time.Minute })
+	must.ErrorContains(t, out.err, "save: waiting until task train has saved: context deadline exceeded")
+	must.Eq(t, "a", out.last().node)
+}
+
+// savers are the tasks of an allocation, by name. They save after so long.
+type savers struct {
+	Nomad
+	begun time.Time
+	after map[string]time.Duration
+
+	mu   sync.Mutex
+	log  []string
+	asks map[string]time.Time
+}
+
+func (s *savers) Signal(_ context.Context, _ *api.Allocation, task, signal string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if signal == signalCheckpoint {
+		s.log = append(s.log, fmt.Sprint(task, " after ", time.Since(s.begun).Round(time.Minute)))
+		s.asks[task] = time.Now()
+	}
+	return nil
+}
+
+func (s *savers) Allocation(context.Context, string) (*api.Allocation, error) {
+	return &api.Allocation{ClientStatus: api.AllocClientStatusRunning, DesiredStatus: api.AllocDesiredStatusRun}, nil
+}
+
+func (s *savers) Status(_ context.Context, _ *api.Allocation, task string) (st status.Status, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if asked, ok := s.asks[task]; ok {
+		st.Move.State = status.MoveSaving
+		if time.Since(asked) >= s.after[task] {
+			st.Move.State, st.Move.Until = status.MoveReady, time.Now()
+		}
+	}
+	return st, nil
+}
+
+// Tasks that are asked compute until the others have saved by themselves, which may do so in any
+// order: all stay frozen from their saves on.
+func TestSave_unaskedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &savers{begun: time.Now(), after: map[string]time.Duration{"own": 20 * time.Minute, "sooner": time.Minute}, asks: make(map[string]time.Time)}
+		m := &mover{nomad: s, opts: DefaultOptions(), alloc: &api.Allocation{TaskGroup: "g"}}
+		m.job = documenttest.Parse([]byte(`{"TaskGroups": [{"Name": "g", "Tasks": [
+			{"Name": "asked", "Config": {"checkpoint": [{}]}},
+			{"Name": "own", "Config": {"checkpoint": [{"signal": "none"}]}},
+			{"Name": "sooner", "Config": {"checkpoint": [{"signal": "none"}]}}]}]}`))
+		m.result.Tasks = []Task{{Name: "asked"}, {Name: "own"}, {Name: "sooner"}}
+		m.frozen = newFreeze(t.Context(), s, m.alloc)
+		defer m.frozen.stop()
+		must.NoError(t, m.save(t.Context()))
+		must.Eq(t, []string{"own after 0s", "sooner after 0s", "asked after 20m0s"}, s.log)
+		must.Greater(t, 0, time.Until(m.frozen.frozenUntil()))
+	})
 }
 
 func TestMove_fails(t *testing.T) {
@@ -485,8 +555,9 @@ func TestBind(t *testing.T) {
 
 func TestSavingOf(t *testing.T) {
 	task := func(block any) *api.Task { return &api.Task{Config: map[string]any{"checkpoint": block}} }
-	must.Eq(t, saving{time.Minute, time.Minute, false}, savingOf(task([]map[string]any{{"path": "/alloc/data/c"}})))
-	must.Eq(t, saving{time.Hour, time.Second, true}, savingOf(task([]any{map[string]any{"timeout": "1h", "lease": "1s", "shared": true}})))
+	must.Eq(t, saving{time.Minute, time.Minute, true, false}, savingOf(task([]map[string]any{{"path": "/alloc/data/c"}})))
+	must.Eq(t, saving{time.Hour, time.Second, true, true}, savingOf(task([]any{map[string]any{"timeout": "1h", "lease": "1s", "shared": true}})))
+	must.Eq(t, saving{30 * time.Minute, time.Minute, false, false}, savingOf(task([]any{map[string]any{"signal": "none"}})))
 }
 
 func TestPlacementFailure(t *testing.T) {
