@@ -460,11 +460,12 @@ func (d *Driver) thaw(t *task, cg freezer) {
 	d.erase(t)
 }
 
-// endFrozen kills a frozen task that is being stopped: it could not handle a signal.
-func (d *Driver) endFrozen(t *task) {
+// endFrozen kills a frozen task that is being stopped: it could not handle a signal. It returns false
+// if the task is not frozen.
+func (d *Driver) endFrozen(t *task) bool {
 	was, cg, shown := t.move.cancel()
 	if was == "" {
-		return
+		return false
 	}
 	defer t.move.freezing.Unlock()
 	if was == status.MoveReady {
@@ -478,6 +479,7 @@ func (d *Driver) endFrozen(t *task) {
 		}
 	}
 	d.erase(t)
+	return was == status.MoveReady
 }
 
 func (d *Driver) erase(t *task) {

@@ -18,16 +18,19 @@ import (
 )
 
 // These calls are forwarded to the decorated driver, except exec with streams under docker, the
-// signals of a move, and the stop of a frozen task.
+// signals of a move, and the stop of a task with checkpoints.
 
-// StopTask stops a task. It kills a frozen task, which has saved its state.
+// StopTask stops a task. It kills a frozen task, which has saved its state; others are asked to save
+// first, once.
 func (d *Driver) StopTask(taskID string, timeout time.Duration, signal string) error {
 	t, err := d.task(taskID)
 	if err != nil {
 		return err
 	}
-	t.stopping.Store(true)
-	d.endFrozen(t)
+	again := t.stopping.Swap(true)
+	if frozen := d.endFrozen(t); !frozen && !again && t.savesFirst(timeout, signal) {
+		timeout = d.saveFirst(t, timeout)
+	}
 	return t.instance().StopTask(taskID, timeout, signal)
 }
 

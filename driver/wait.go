@@ -174,14 +174,17 @@ func (t *task) success() bool {
 	return t.result != nil && t.result.Successful() && !t.suspended.Load() && (!t.stopped || t.succeeded.Load())
 }
 
+// eventTravels is the time that an event takes to reach Nomad.
+const eventTravels = 200 * time.Millisecond
+
 // flushEvents sends the last events of a task and gives them time to reach Nomad, which rejects
 // events of an ended task.
 func (d *Driver) flushEvents(t *task, ended <-chan control.Ended) {
-	const within, travels = time.Second, 200 * time.Millisecond
+	const within = time.Second
 	select {
 	case e := <-ended:
 		if d.reportRun(t, e.Run) || e.Reported {
-			time.Sleep(travels)
+			time.Sleep(eventTravels)
 		}
 	case <-time.After(within):
 	case <-d.ctx.Done():

@@ -121,8 +121,13 @@ func waiting(t *testing.T, finds ...found) (d *Driver, first, second *fakeDriver
 	must.NoError(t, err)
 	out := make(chan string, 10)
 	go func() {
-		for ev := range events {
-			out <- ev.Message
+		for {
+			select {
+			case ev := <-events:
+				out <- ev.Message
+			case <-t.Context().Done():
+				return
+			}
 		}
 	}()
 	cfg := &drivers.TaskConfig{ID: "alloc/task/1", Name: "task", AllocID: "alloc"}

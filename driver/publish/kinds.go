@@ -37,6 +37,7 @@ func Kinds() []Kind {
 		{"move-failed", []string{"cannot be moved, keeps running: "}, "Not saved in time, or cannot be frozen."},
 		{"released", []string{"keeps running: "}, "The move was cancelled, or the lease ended."},
 		{"suspended", []string{"suspended, "}, "The [queue](queue.md) gave its place to another job. The allocation counts as complete; the job waits for the next one."},
+		{"stop", []string{"saved ", "stopped without a new checkpoint: "}, "Nomad stopped the task. If it saves too slowly, raise `kill_timeout`."},
 		{"adopt", []string{"starts without the checkpoint of allocation "}, "The checkpoint of `ebbtide_adopt` cannot be used."},
 		{"docker", []string{"the connection to Docker was lost and is back"}, "Docker was restarted; the container kept running."},
 		{"removed", []string{"the container was removed from outside"}, "Probably by Nomad's [reaper](#the-reaper)."},
