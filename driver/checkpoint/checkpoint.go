@@ -79,7 +79,7 @@ func (c Config) Validate() error {
 	longest := maxDuration
 	if !c.Asked() {
 		longest = maxInterval
-	} else if _, err := signals.Parse(c.Signal); err != nil {
+	} else if _, ok := signals.SignalLookup[c.Signal]; !ok { // exec sends SIGINT for a name in lower case
 		errs.Add("checkpoint.signal", "must be the name of a signal like SIGUSR1, or %s, got %q", NoSignal, c.Signal)
 	}
 	for _, d := range []struct {

@@ -30,6 +30,9 @@ func TestConfig_Validate(t *testing.T) {
 checkpoint.signal: must be the name of a signal like SIGUSR1, or none, got "SIGNOPE"
 checkpoint.timeout: must be a duration from 1s to 1h0m0s, got 0s
 checkpoint.lease: must be a duration from 1s to 1h0m0s, got 2h0m0s`)
+	c = config("/local/a")
+	c.Signal = "sigterm"
+	must.EqError(t, c.Validate(), `checkpoint.signal: must be the name of a signal like SIGUSR1, or none, got "sigterm"`)
 	c = Config{Path: "/local/a", Signal: NoSignal, Timeout: 24 * time.Hour, Lease: 2 * time.Hour}
 	must.EqError(t, c.Validate(), "checkpoint.lease: must be a duration from 1s to 1h0m0s, got 2h0m0s")
 	c.Timeout, c.Lease = 25*time.Hour, time.Hour

@@ -166,8 +166,8 @@ func (o *Task) readTarget(blocks *Blocks, errs *fields.Errors) {
 		return
 	}
 	for _, s := range []struct{ field, value string }{{"signal", t.Signal}, {"stop_signal", t.StopSignal}} {
-		// Nomad's exec driver turns an unknown signal into SIGINT.
-		if _, err := signals.Parse(s.value); s.value != "" && err != nil {
+		// Nomad's exec driver turns an unknown signal, or one in lower case, into SIGINT.
+		if _, ok := signals.SignalLookup[s.value]; s.value != "" && !ok {
 			errs.Add("target."+s.field, "must be the name of a signal like SIGUSR1, got %q", s.value)
 		}
 	}

@@ -42,6 +42,12 @@ func tagged(t *testing.T, in reflect.Type, tag, name string) reflect.Type {
 	return nil
 }
 
+func TestRead_signals(t *testing.T) {
+	_, errs := Read(Input{Blocks: Blocks{Target: &Target{Signal: "sigusr1", StopSignal: "USR1"}}, Meta: map[string]string{"ebbtide_metric": "loss", "ebbtide_acceptable": "2", "ebbtide_objective": "1"}})
+	must.EqError(t, errs.Err(), `target.signal: must be the name of a signal like SIGUSR1, got "sigusr1"
+target.stop_signal: must be the name of a signal like SIGUSR1, got "USR1"`)
+}
+
 func TestKey(t *testing.T) {
 	for written, want := range map[string]string{
 		"ebbtide_goal": "ebbtide_goal", "EBBTIDE_GOAL": "ebbtide_goal", "ebbtide-goal": "ebbtide_goal", "ebbtide.goal": "ebbtide_goal",
