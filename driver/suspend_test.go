@@ -4,13 +4,16 @@
 package driver
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
 
 	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/private"
@@ -34,7 +37,7 @@ func TestSuspend(t *testing.T) {
 	must.False(t, m.held.success(), must.Sprint("it has not succeeded"))
 	must.True(t, remembered(t, m.held).Suspended)
 
-	must.NoError(t, os.RemoveAll(cfg.AllocDir)) // as Nomad's client does
+	must.NoError(t, os.Rename(cfg.AllocDir, t.TempDir()+"/collected")) // as Nomad's client does
 	next := atDir(cfg, filepath.Join(filepath.Dir(cfg.AllocDir), "next"))
 	for _, dir := range []string{dirsOf(next).Local, filepath.Join(dirsOf(next).Alloc, "data")} {
 		must.NoError(t, os.MkdirAll(dir, 0o755))
@@ -80,6 +83,15 @@ func TestSuspend_resumed(t *testing.T) {
 	m.d.resumeMove(m.held)
 	m.inner.results <- &drivers.ExitResult{ExitCode: 137}
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
+
+	told := func() error {
+		data, err := private.Open(cfg.AllocDir).ReadFile(private.StatusName(cfg.Name), 1<<20)
+		if err == nil && !strings.Contains(string(data), status.MoveSuspended) {
+			err = errors.New(string(data))
+		}
+		return err
+	}
+	must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(told), wait.Timeout(time.Minute), wait.Gap(10*time.Millisecond)))
 
 	handle := m.d.succeeded(m.d.setup.Load(), cfg)
 	must.NotNil(t, handle)
