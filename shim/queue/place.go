@@ -294,6 +294,7 @@ func (c *cluster) take(i int, wait float64) bool {
 	}
 	c.running[node] = slices.DeleteFunc(c.running[node], func(o int) bool { return slices.Contains(chosen, o) })
 	c.give(i, node, Placed{Rule: RuleTake, Because: fmt.Sprintf("%d suspended for it", len(chosen))})
+	c.failed = slices.DeleteFunc(c.failed, func(need []float64) bool { return within(need, c.free[node]) })
 	return true
 }
 
