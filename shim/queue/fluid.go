@@ -5,201 +5,268 @@ package queue
 
 import (
 	"cmp"
+	"encoding/binary"
 	"math"
 	"slices"
 )
 
-// fluid shares the cluster among twins as a fluid. A twin's rate is the fraction of its whole
-// place that it gets. Rates rise together, owners' dominant shares in proportion to their weights
-// and those of an owner's twins equally (DRF, Ghodsi et al., NSDI 2011), until a twin has its whole
-// place or a resource that it needs is used up.
+// fluid shares the cluster among twins as a fluid. A twin's rate is the fraction of its whole place
+// that it gets. Rates rise together, owners' dominant shares in proportion to their weights and
+// those of an owner's twins equally (DRF, Ghodsi et al., NSDI 2011), until a twin has its whole
+// place or a resource that it needs is used up. An owner's twins that need the same always have the
+// same rate: they are of one kind.
 type fluid struct {
 	owners []fluidOwner
-	use    [][]float64 // by twin, the part of each resource that its whole place takes
-	share  []float64   // by twin, the largest of these: its dominant share
-	rate   []float64   // by twin
-	open   []bool      // by twin: its rate may still rise
+	kinds  []*kind
+	alike  map[string]*kind // by owner and use
+	used   []float64        // of each resource, the part that the rates take
+	grow   []float64        // of used, in 1 of the time of fill
+	next   events
+}
+
+type twin struct {
+	job  int
+	left float64 // until it ends, in seconds of its whole place
+	on   bool    // it goes on then
+}
+
+// kind is twins of an owner that need the same.
+type kind struct {
+	use   []float64 // the part of each resource that a twin's whole place takes
+	share float64   // the largest of these: a twin's dominant share
+	twins []twin    // by what is left
+	ended int       // of twins
+	n     int       // of twins, running
+	rate  float64
+	had   float64 // seconds that each running twin has had
+	// Of the owner's open kinds from this one: the number of running twins, and the resources that
+	// they take per unit of level.
+	opened int
+	mix    []float64
 }
 
 type fluidOwner struct {
 	weight float64
-	twins  []int // by rising share
-	next   int   // the first in twins that may be open
-	opened int
-	level  float64   // dominant share of each open twin
-	mix    []float64 // of the resources, per unit of level, in sum over the open twins
+	kinds  []*kind // by rising share
+	open   []*kind // of them, those whose rates may still rise
+	level  float64 // dominant share of each open twin
+	at     float64 // when it was that
 }
 
-// newFluid returns the fluid of twins, of which owner is the index in weights.
-func newFluid(weights []float64, owner []int, use [][]float64) *fluid {
-	f := &fluid{owners: make([]fluidOwner, len(weights)), use: use, share: make([]float64, len(use)), rate: make([]float64, len(use)), open: make([]bool, len(use))}
-	for i, u := range use {
-		f.share[i] = slices.Max(u)
-		o := &f.owners[owner[i]]
-		o.twins = append(o.twins, i)
-	}
-	for k, w := range weights {
-		o := &f.owners[k]
-		o.weight = w
-		slices.SortStableFunc(o.twins, func(a, b int) int { return cmp.Compare(f.share[a], f.share[b]) })
-	}
-	return f
+func newFluid(resources int) *fluid {
+	return &fluid{alike: make(map[string]*kind), used: make([]float64, resources), grow: make([]float64, resources)}
 }
 
-// fill sets the rates of the twins that run; the others have none.
-func (f *fluid) fill(runs []bool) {
-	if len(f.use) == 0 {
-		return
+// join adds a twin. Its owner is an index in f.owners.
+func (f *fluid) join(owner int, use []float64, t twin) {
+	key := binary.NativeEndian.AppendUint64(nil, uint64(owner))
+	for _, u := range use {
+		key = binary.NativeEndian.AppendUint64(key, math.Float64bits(u))
 	}
-	used := make([]float64, len(f.use[0]))
-	grow := make([]float64, len(used)) // of used, while the owners' shares rise by their weights
-	left := f.begin(runs)
-	for left > 0 {
-		clear(grow)
-		step, first, scarce := math.Inf(1), -1, -1
-		for k := range f.owners {
-			o := &f.owners[k]
-			if o.opened == 0 {
-				continue
-			}
-			for !f.open[o.twins[o.next]] {
-				o.next++
-			}
-			if s := (f.share[o.twins[o.next]] - o.level) / o.speed(); s < step {
-				step, first = s, k
-			}
-			for r, m := range o.mix {
-				grow[r] += m * o.speed()
-			}
-		}
-		for r, g := range grow {
-			if s := (1 - used[r]) / g; g > 0 && s < step {
+	k := f.alike[string(key)]
+	if k == nil {
+		k = &kind{use: slices.Clone(use), share: slices.Max(use), mix: make([]float64, len(use))}
+		f.alike[string(key)], f.kinds = k, append(f.kinds, k)
+		f.owners[owner].kinds = append(f.owners[owner].kinds, k)
+	}
+	if t.left > 0 || t.on {
+		k.n++
+	} else {
+		k.ended++
+	}
+	if t.left <= 0 && t.on {
+		t.left = math.Inf(1)
+	}
+	k.twins = append(k.twins, t)
+}
+
+// sort is due after the last twin has joined.
+func (f *fluid) sort() {
+	for _, o := range f.owners {
+		slices.SortStableFunc(o.kinds, func(a, b *kind) int { return cmp.Compare(a.share, b.share) })
+	}
+	for _, k := range f.kinds {
+		slices.SortFunc(k.twins, func(a, b twin) int { return cmp.Compare(a.left, b.left) })
+	}
+}
+
+// fill sets the rates of the kinds. Time is such that an owner's share rises by its weight in 1.
+func (f *fluid) fill() {
+	for i := range f.owners {
+		o := &f.owners[i]
+		o.level, o.at = 0, 0
+		o.kinds = slices.DeleteFunc(o.kinds, func(k *kind) bool { return k.n == 0 })
+		o.open = slices.Clone(o.kinds)
+	}
+	clear(f.used)
+	f.sum()
+	for now := 0.0; !math.IsInf(f.next.first(), 1); {
+		step, scarce := f.next.first()-now, -1
+		for r, g := range f.grow {
+			if s := (1 - f.used[r]) / g; g > 0 && s < step {
 				step, scarce = s, r
 			}
 		}
 		step = max(step, 0)
-		for r, g := range grow {
-			used[r] += step * g
+		add(f.used, f.grow, step)
+		now += step
+		if scarce >= 0 {
+			f.freeze(scarce, now)
+			f.sum()
+			continue
 		}
-		for k := range f.owners {
-			o := &f.owners[k]
-			if o.opened == 0 {
-				continue
-			}
-			o.level += step * o.speed()
-			if scarce < 0 && k == first {
-				left -= f.close(o, o.twins[o.next], 1)
-			}
-			if scarce >= 0 && o.mix[scarce] > 0 {
-				for _, i := range o.twins[o.next:] {
-					if f.open[i] && f.use[i][scarce] > 0 {
-						left -= f.close(o, i, o.level/f.share[i])
-					}
-				}
-				o.mix[scarce] = 0 // no rounding error remains
-			}
+		o := &f.owners[f.next[0].id]
+		add(f.grow, o.open[0].mix, -o.speed())
+		o.open[0].rate, o.level, o.at = 1, o.open[0].share, now
+		if o.open = o.open[1:]; len(o.open) > 0 {
+			add(f.grow, o.open[0].mix, o.speed())
 		}
+		f.next.postpone(o.due())
 	}
 }
 
-// begin opens the twins that run and returns their number.
-func (f *fluid) begin(runs []bool) int {
-	all := 0
-	for k := range f.owners {
-		o := &f.owners[k]
-		o.next, o.opened, o.level, o.mix = 0, 0, 0, make([]float64, len(f.use[0]))
-		for _, i := range o.twins {
-			f.rate[i], f.open[i] = 0, runs[i]
-			if !runs[i] {
-				continue
+// sum adds up what the open kinds take, from the last: no rounding error remains of those that are
+// closed.
+func (f *fluid) sum() {
+	clear(f.grow)
+	f.next = f.next[:0]
+	none := make([]float64, len(f.grow))
+	for i := range f.owners {
+		o := &f.owners[i]
+		opened, mix := 0, none
+		for _, k := range slices.Backward(o.open) {
+			opened += k.n
+			k.opened = opened
+			for r, u := range k.use {
+				k.mix[r] = mix[r] + u/k.share*float64(k.n)
 			}
-			o.opened++
-			for r, u := range f.use[i] {
-				o.mix[r] += u / f.share[i]
-			}
+			mix = k.mix
 		}
-		all += o.opened
+		if opened > 0 {
+			add(f.grow, mix, o.speed())
+			f.next = append(f.next, event{o.due(), i})
+		}
 	}
-	return all
+	f.next.order()
+}
+
+// freeze closes the kinds that need a resource which is used up.
+func (f *fluid) freeze(scarce int, now float64) {
+	for i := range f.owners {
+		o := &f.owners[i]
+		if len(o.open) == 0 || o.open[0].mix[scarce] == 0 {
+			continue
+		}
+		o.level, o.at = o.level+(now-o.at)*o.speed(), now
+		o.open = slices.DeleteFunc(o.open, func(k *kind) bool {
+			if k.use[scarce] == 0 {
+				return false
+			}
+			k.rate = min(o.level/k.share, 1)
+			return true
+		})
+	}
 }
 
 // speed is that of an open twin's level.
-func (o *fluidOwner) speed() float64 { return o.weight / float64(o.opened) }
+func (o *fluidOwner) speed() float64 { return o.weight / float64(o.open[0].opened) }
 
-// close fixes a twin's rate. It returns 1, the number of twins that it closed.
-func (f *fluid) close(o *fluidOwner, i int, rate float64) int {
-	f.rate[i], f.open[i] = min(rate, 1), false
-	o.opened--
-	for r, u := range f.use[i] {
-		o.mix[r] = max(o.mix[r]-u/f.share[i], 0)
+// due is when the next kind has its whole place.
+func (o *fluidOwner) due() float64 {
+	if len(o.open) == 0 {
+		return math.Inf(1)
 	}
-	if o.opened == 0 {
-		clear(o.mix)
-	}
-	return 1
+	return o.at + (o.open[0].share-o.level)/o.speed()
 }
 
 // batches bounds how often ends fills the rates anew. Twins that end between two fills keep their
 // rates until then.
 const batches = 64
 
-// ends returns the seconds until each twin has had what is left, in seconds of its whole place, if
-// no job joins. on are the twins that go on then.
-func (f *fluid) ends(left []float64, on []bool) []float64 {
-	ends := make([]float64, len(left))
-	for i, l := range left {
-		if l > 0 {
-			ends[i] = math.Inf(1)
-		}
-	}
-	f.advance(left, on, math.Inf(1), 1+len(left)/batches, func(i int, at float64) { ends[i] = at })
-	return ends
-}
-
-// advance runs twins, until each has had what is left, for a time in seconds, and returns what each
-// has had. ended is called when a twin ends; each is how many may before rates are filled anew.
-func (f *fluid) advance(left []float64, on []bool, seconds float64, each int, ended func(i int, at float64)) (had []float64) {
-	had = make([]float64, len(left))
-	runs := make([]bool, len(left))
-	left = slices.Clone(left)
-	for i, l := range left {
-		if runs[i] = l > 0 || on[i]; l <= 0 {
-			left[i] = math.Inf(1)
-		}
-	}
-	var due []float64
+// advance runs the twins for a time in seconds. ended is called when a twin ends; each is how many
+// may before rates are filled anew.
+func (f *fluid) advance(seconds float64, each int, ended func(t twin, at float64)) {
 	for now := 0.0; now < seconds; {
-		f.fill(runs)
-		due = due[:0]
-		running := false
-		for i, is := range runs {
-			if running = running || is && f.rate[i] > 0; is && f.rate[i] > 0 && !math.IsInf(left[i], 1) {
-				due = append(due, (left[i]-had[i])/f.rate[i])
+		f.fill()
+		f.next = f.next[:0]
+		for i, k := range f.kinds {
+			if at := k.due(); !math.IsInf(at, 1) {
+				f.next = append(f.next, event{at, i})
 			}
 		}
+		f.next.order()
 		step := seconds - now
-		if len(due) > 0 {
-			slices.Sort(due)
-			step = min(step, due[min(each, len(due))-1])
+		for n := 1; f.next.first() <= step && !math.IsInf(f.next.first(), 1); n++ {
+			at := f.next.first()
+			k := f.kinds[f.next[0].id]
+			t := k.twins[k.ended]
+			ended(t, now+at)
+			if k.ended++; !t.on {
+				k.n--
+			}
+			f.next.postpone(k.due())
+			if n == each || math.IsInf(f.next.first(), 1) {
+				step = at
+			}
 		}
-		if !running || math.IsInf(step, 1) {
-			break
+		if math.IsInf(step, 1) {
+			return
 		}
-		for i, is := range runs {
-			if !is || f.rate[i] == 0 {
-				continue
-			}
-			in := (left[i] - had[i]) / f.rate[i]
-			if had[i] += step * f.rate[i]; in > step {
-				continue
-			}
-			if runs[i] = on[i]; !on[i] {
-				had[i] = left[i]
-			}
-			left[i] = math.Inf(1)
-			ended(i, now+in)
+		for _, k := range f.kinds {
+			k.had += step * k.rate
 		}
 		now += step
 	}
-	return had
+}
+
+// due is the time until the next twin ends, +Inf if none does.
+func (k *kind) due() float64 {
+	if k.ended == len(k.twins) || k.rate == 0 {
+		return math.Inf(1)
+	}
+	return (k.twins[k.ended].left - k.had) / k.rate
+}
+
+// events are a heap by time; +Inf is never.
+type events []event
+
+type event struct {
+	at float64
+	id int
+}
+
+func (e events) first() float64 {
+	if len(e) == 0 {
+		return math.Inf(1)
+	}
+	return e[0].at
+}
+
+// postpone puts the first event off.
+func (e events) postpone(at float64) {
+	e[0].at = at
+	e.sink(0)
+}
+
+func (e events) order() {
+	for i := len(e)/2 - 1; i >= 0; i-- {
+		e.sink(i)
+	}
+}
+
+// sink moves event i down, behind those before it.
+func (e events) sink(i int) {
+	for {
+		first := i
+		for c := 2*i + 1; c <= 2*i+2 && c < len(e); c++ {
+			if e[c].at < e[first].at {
+				first = c
+			}
+		}
+		if first == i {
+			return
+		}
+		e[i], e[first] = e[first], e[i]
+		i = first
+	}
 }

@@ -13,13 +13,22 @@ import (
 )
 
 func fill(weights []float64, owner []int, use [][]float64) []float64 {
-	f := newFluid(weights, owner, use)
-	runs := make([]bool, len(use))
-	for i := range runs {
-		runs[i] = true
+	f := newFluid(len(use[0]))
+	for _, w := range weights {
+		f.owners = append(f.owners, fluidOwner{weight: w})
 	}
-	f.fill(runs)
-	return f.rate
+	for i, u := range use {
+		f.join(owner[i], u, twin{job: i, left: 1})
+	}
+	f.sort()
+	f.fill()
+	rate := make([]float64, len(use))
+	for _, k := range f.kinds {
+		for _, t := range k.twins {
+			rate[t.job] = k.rate
+		}
+	}
+	return rate
 }
 
 func TestFluid(t *testing.T) {
@@ -94,8 +103,9 @@ func TestFluid_properties(t *testing.T) {
 // Run in pieces, twins get what they get at once; and they end when expected.
 func TestAdvance(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := someInput(t)
-		ends := in.ends()
+		in := someInput(t, 12)
+		c := newCluster(in)
+		ends := c.ends()
 		whole, pieces := in, in
 		whole.Jobs, pieces.Jobs = append([]Job(nil), in.Jobs...), append([]Job(nil), in.Jobs...)
 		a, b := rapid.Float64Range(0, 5000).Draw(t, "a"), rapid.Float64Range(0, 5000).Draw(t, "b")
@@ -105,7 +115,7 @@ func TestAdvance(t *testing.T) {
 		for i, j := range whole.Jobs {
 			must.InDelta(t, j.FairS, pieces.Jobs[i].FairS, 1e-6*(1+j.FairS))
 			must.GreaterEq(t, in.Jobs[i].FairS, j.FairS)
-			if left := in.twinLeft(in.Jobs[i]); left > 0 && in.total().fits(in.Jobs[i]) && (j.RemainingS != nil || j.Ended) {
+			if left := in.twinLeft(in.Jobs[i]); left > 0 && c.fits(i) && (j.RemainingS != nil || j.Ended) {
 				if ends[i] < a+b-1e-6 {
 					must.InDelta(t, ends[i], at[i], 1e-6*(1+ends[i]))
 					must.InDelta(t, in.Jobs[i].FairS+left, j.FairS, 1e-6*(1+left))
@@ -117,8 +127,17 @@ func TestAdvance(t *testing.T) {
 	})
 }
 
-// someInput draws a valid input, of two resources.
-func someInput(t *rapid.T) Input {
+func (j Job) fits(free Resources) bool {
+	for name, x := range j.Needs {
+		if x > free[name] {
+			return false
+		}
+	}
+	return true
+}
+
+// someInput draws a valid input, of two resources and at most so many jobs.
+func someInput(t *rapid.T, jobs int) Input {
 	in := Input{NowS: 10_000, Params: DefaultParams(), Owners: []Owner{{Name: "big", Weight: 3}}}
 	amount := rapid.SampledFrom([]float64{1, 2, 4, 8})
 	for i := range rapid.IntRange(1, 3).Draw(t, "nodes") {
@@ -129,7 +148,7 @@ func someInput(t *rapid.T) Input {
 		free[i] = Resources{"gpu": n.Capacity["gpu"], "cores": n.Capacity["cores"]}
 	}
 	seconds := rapid.Float64Range(0, 10_000)
-	for i := range rapid.IntRange(0, 12).Draw(t, "jobs") {
+	for i := range rapid.IntRange(0, jobs).Draw(t, "jobs") {
 		j := Job{
 			ID: fmt.Sprint("job", i), Owner: rapid.SampledFrom([]string{"", "big", "small"}).Draw(t, "owner"),
 			Needs: Resources{"cores": amount.Draw(t, "needs cores")}, SubmittedS: seconds.Draw(t, "submitted"),
@@ -151,7 +170,7 @@ func someInput(t *rapid.T) Input {
 			j.Ended = true
 		case 1, 2:
 			for n := range in.Nodes {
-				if (j.Feasible == nil || j.Feasible[0] == in.Nodes[n].ID) && j.fits(Node{Capacity: free[n]}) {
+				if (j.Feasible == nil || j.Feasible[0] == in.Nodes[n].ID) && j.fits(free[n]) {
 					j.Node, j.SinceS = in.Nodes[n].ID, seconds.Draw(t, "since")
 					for name, x := range j.Needs {
 						free[n][name] -= x

@@ -186,15 +186,6 @@ func (in Input) cost(j Job) float64 {
 	return in.Params.CostS
 }
 
-func (in Input) weight(owner string) float64 {
-	for _, o := range in.Owners {
-		if o.Name == owner {
-			return o.Weight
-		}
-	}
-	return 1
-}
-
 // Example returns a valid input: a short job comes while a long one has the only GPU.
 func Example() Input {
 	long, short := 7200.0, 600.0

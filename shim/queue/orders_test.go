@@ -76,8 +76,8 @@ func TestDecide_hold(t *testing.T) {
 // no other owner's job comes later, or in another order.
 func TestByPriority_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := someInput(t)
-		ends := in.ends()
+		in := someInput(t, 12)
+		ends := newCluster(in).ends()
 		before, held := in.obey(in.byFairFinish(ends), ends)
 		must.SliceEmpty(t, held)
 		owner := rapid.SampledFrom([]string{"", "big", "small"}).Draw(t, "whose")

@@ -9,14 +9,15 @@
 // that all share. The rule is the node's (package fsp; FSP, Friedman and Henderson, SIGMETRICS
 // 2003), in time instead of CPU; HFSP (Pastorelli et al., IEEE Trans. Cloud Computing 2017) did the
 // same for Hadoop. Its guarantee is for sizes known exactly, jobs of one place, no cost of
-// interruptions and decisions at any moment. Start with Decide, then place.go and fluid.go.
+// interruptions and decisions at any moment. Start with Decide, then cluster.go, fluid.go and
+// place.go.
 package queue
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
+	"strconv"
 )
 
 // Names of rules.
@@ -53,9 +54,10 @@ type Decision struct {
 
 // Decide runs fair finish on a valid input, which it does not change.
 func Decide(in Input) Output {
-	ends := in.ends()
+	c := newCluster(in)
+	ends := c.ends()
 	order, held := in.obey(in.byFairFinish(ends), ends)
-	plan := Place(in, order, Rules{Reserve: in.starves, Interrupt: true})
+	plan := c.place(order, Rules{Reserve: in.starves, Interrupt: true})
 	out := Output{Jobs: make([]Decision, 0, len(in.Jobs))}
 	rank := make([]int, len(in.Jobs))
 	for k, i := range slices.Concat(order, held) {
@@ -72,7 +74,9 @@ func Decide(in Input) Output {
 		if end := in.NowS + ends[i]; j.RemainingS != nil && !math.IsInf(end, 1) && !d.Late {
 			d.FairEndS = &end
 		}
-		d.Why = cmp.Or(plan[i].Because, in.due(j, d))
+		if d.Why = plan[i].Because; d.Why == "" {
+			d.Why = in.due(j, d)
+		}
 		out.Jobs = append(out.Jobs, d)
 	}
 	return out
@@ -81,72 +85,72 @@ func Decide(in Input) Output {
 // Advance runs the twins for a time in seconds: it adds what each gets to its job's FairS. It
 // returns when each twin ended, in seconds from the beginning; +Inf if it did not.
 func (in Input) Advance(seconds float64) []float64 {
-	t := in.twins()
-	ends := make([]float64, len(in.Jobs))
-	for i := range ends {
-		ends[i] = math.Inf(1)
-	}
-	had := t.fluid.advance(t.left, t.on, seconds, 1, func(k int, at float64) {
-		if !t.on[k] {
-			ends[t.job[k]] = at
+	f := newCluster(in).twins()
+	ends := slices.Repeat([]float64{math.Inf(1)}, len(in.Jobs))
+	f.advance(seconds, 1, func(t twin, at float64) {
+		if !t.on {
+			ends[t.job] = at
 		}
 	})
-	for k, i := range t.job {
-		in.Jobs[i].FairS += had[k]
+	for _, k := range f.kinds {
+		for i, t := range k.twins {
+			if i < k.ended && !t.on {
+				in.Jobs[t.job].FairS += t.left
+			} else {
+				in.Jobs[t.job].FairS += k.had
+			}
+		}
 	}
 	return ends
 }
 
 // ends returns the seconds until each job's twin ends, or has had its quantum, if no job joins; 0 if
 // it has, +Inf for a job that fits on no node or is on hold.
-func (in Input) ends() []float64 {
-	t := in.twins()
-	ends := make([]float64, len(in.Jobs))
-	for i := range ends {
-		ends[i] = math.Inf(1)
+func (c *cluster) ends() []float64 {
+	f := c.twins()
+	ends := slices.Repeat([]float64{math.Inf(1)}, len(c.in.Jobs))
+	twins := 0
+	for _, k := range f.kinds {
+		twins += len(k.twins)
+		for _, t := range k.twins {
+			if c.in.twinLeft(c.in.Jobs[t.job]) == 0 {
+				ends[t.job] = 0
+			}
+		}
 	}
-	for k, end := range t.fluid.ends(t.left, t.on) {
-		ends[t.job[k]] = end
-	}
+	f.advance(math.Inf(1), 1+twins/batches, func(t twin, at float64) { ends[t.job] = at })
 	return ends
 }
 
-// twins are the twins of the jobs that fit on a node and are not on hold, and of those that have
-// ended, as far as the cluster has what they need.
-type twins struct {
-	fluid *fluid
-	job   []int // by twin, the index in Input.Jobs
-	left  []float64
-	on    []bool // of unknown size
-}
-
-func (in Input) twins() twins {
-	var t twins
-	total := in.total()
-	index := make(map[string]int)
-	var weights []float64
-	var owner []int
-	var use [][]float64
-	for i, j := range in.Jobs {
-		if !j.Ended && !total.fits(j) || !total.has(j) || j.onHold() {
+// twins returns the fluid of the twins of the jobs that fit on a node and are not on hold, and of
+// those that have ended, as far as the cluster has what they need.
+func (c *cluster) twins() *fluid {
+	weights := make(map[string]float64, len(c.in.Owners))
+	for _, o := range c.in.Owners {
+		weights[o.Name] = o.Weight
+	}
+	f := newFluid(len(c.names))
+	owners := make(map[string]int)
+	use := make([]float64, len(c.names))
+	for i, j := range c.in.Jobs {
+		if !j.Ended && !c.fits(i) || !c.has(i) || j.onHold() {
 			continue
 		}
-		k, ok := index[j.Owner]
+		owner, ok := owners[j.Owner]
 		if !ok {
-			k = len(weights)
-			index[j.Owner], weights = k, append(weights, in.weight(j.Owner))
+			owner = len(f.owners)
+			owners[j.Owner] = owner
+			f.owners = append(f.owners, fluidOwner{weight: cmp.Or(weights[j.Owner], 1)})
 		}
-		part := make([]float64, len(total.names))
-		for r, name := range total.names {
-			if x := j.Needs[name]; x > 0 {
-				part[r] = x / total.amount[r]
+		for r, x := range c.need[i] {
+			if use[r] = 0; x > 0 {
+				use[r] = x / c.total[r]
 			}
 		}
-		owner, use = append(owner, k), append(use, part)
-		t.job, t.left, t.on = append(t.job, i), append(t.left, in.twinLeft(j)), append(t.on, j.RemainingS == nil && !j.Ended)
+		f.join(owner, use, twin{job: i, left: c.in.twinLeft(j), on: j.RemainingS == nil && !j.Ended})
 	}
-	t.fluid = newFluid(weights, owner, use)
-	return t
+	f.sort()
+	return f
 }
 
 // weight of what a job still needs, against the time until its twin ends, in the order. With 0 the
@@ -170,15 +174,18 @@ func (in Input) byFairFinish(ends []float64) []int {
 
 // Order returns the indexes of the jobs that have not ended by rising key, equal ones by submission.
 func (in Input) Order(key func(i int) float64) []int {
-	var order []int
+	order := make([]int, 0, len(in.Jobs))
 	keys := make([]float64, len(in.Jobs))
 	for i, j := range in.Jobs {
 		if !j.Ended {
 			order, keys[i] = append(order, i), key(i)
 		}
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		return cmp.Or(cmp.Compare(keys[a], keys[b]), cmp.Compare(in.Jobs[a].SubmittedS, in.Jobs[b].SubmittedS))
+	slices.SortFunc(order, func(a, b int) int {
+		if keys[a] != keys[b] {
+			return cmp.Compare(keys[a], keys[b])
+		}
+		return cmp.Or(cmp.Compare(in.Jobs[a].SubmittedS, in.Jobs[b].SubmittedS), a-b)
 	})
 	return order
 }
@@ -206,7 +213,7 @@ func (in Input) due(j Job, d Decision) string {
 	case d.Late:
 		return "late: with its fair share of the cluster it would have ended"
 	case d.FairEndS != nil:
-		return fmt.Sprintf("with its fair share of the cluster it would end in %s", span(*d.FairEndS-in.NowS))
+		return "with its fair share of the cluster it would end in " + span(*d.FairEndS-in.NowS)
 	case j.ServedS < in.Params.ProbeS:
 		return "size unknown: its first quantum shows it"
 	}
@@ -216,9 +223,9 @@ func (in Input) due(j Job, d Decision) string {
 func span(s float64) string {
 	switch {
 	case s < 120:
-		return fmt.Sprintf("%.0f s", s)
+		return strconv.FormatFloat(s, 'f', 0, 64) + " s"
 	case s < 7200:
-		return fmt.Sprintf("%.0f min", s/60)
+		return strconv.FormatFloat(s/60, 'f', 0, 64) + " min"
 	}
-	return fmt.Sprintf("%.1f h", s/3600)
+	return strconv.FormatFloat(s/3600, 'f', 1, 64) + " h"
 }

@@ -133,7 +133,7 @@ func TestDecide_noNodes(t *testing.T) {
 // may run there, and no job is suspended for a later one.
 func TestDecide_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := someInput(t)
+		in := someInput(t, 12)
 		out := policytest.Decide(t, Decide, in)
 		free := make(map[string]Resources)
 		for _, n := range in.Nodes {

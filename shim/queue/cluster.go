@@ -1,0 +1,166 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package queue
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// cluster is an input in numbers: vectors by resource.
+type cluster struct {
+	in       Input
+	names    []string // of resources
+	total    []float64
+	capacity [][]float64 // by node
+	need     [][]float64 // by job
+	node     map[string]int
+	may      []*nodeSet // by job
+	sets     []*nodeSet
+}
+
+// nodeSet is the nodes on which a job may run.
+type nodeSet struct {
+	nodes   []int
+	largest [][]float64 // the capacities that are not within another
+	failed  [][]float64 // needs for which no node has room
+}
+
+func newCluster(in Input) *cluster {
+	c := &cluster{in: in, node: make(map[string]int, len(in.Nodes))}
+	names := make(map[string]bool)
+	for _, n := range in.Nodes {
+		for name := range n.Capacity {
+			names[name] = true
+		}
+	}
+	for _, j := range in.Jobs {
+		for name := range j.Needs {
+			names[name] = true
+		}
+	}
+	c.names = slices.Sorted(maps.Keys(names))
+	c.total, c.capacity, c.need = make([]float64, len(names)), vectors(len(in.Nodes), len(names)), vectors(len(in.Jobs), len(names))
+	every := make([]int, len(in.Nodes))
+	for i, n := range in.Nodes {
+		c.node[n.ID], every[i] = i, i
+		for r, name := range c.names {
+			c.capacity[i][r] = n.Capacity[name]
+		}
+		add(c.total, c.capacity[i], 1)
+	}
+	for i, j := range in.Jobs {
+		for r, name := range c.names {
+			c.need[i][r] = j.Needs[name]
+		}
+	}
+	c.restrict(c.newNodeSet(every))
+	return c
+}
+
+// restrict finds the nodes on which each job may run. Jobs often share a list.
+func (c *cluster) restrict(all *nodeSet) {
+	type list struct {
+		first *string
+		n     int
+	}
+	sets := make(map[list]*nodeSet)
+	c.may = slices.Repeat([]*nodeSet{all}, len(c.in.Jobs))
+	for i, j := range c.in.Jobs {
+		if j.Feasible == nil {
+			continue
+		}
+		l := list{n: len(j.Feasible)}
+		if l.n > 0 {
+			l.first = &j.Feasible[0]
+		}
+		if sets[l] == nil {
+			nodes := make([]int, l.n)
+			for k, id := range j.Feasible {
+				nodes[k] = c.node[id]
+			}
+			sets[l] = c.newNodeSet(nodes)
+		}
+		c.may[i] = sets[l]
+	}
+}
+
+func (c *cluster) newNodeSet(nodes []int) *nodeSet {
+	s := &nodeSet{nodes: nodes}
+	c.sets = append(c.sets, s)
+	for _, n := range nodes {
+		v := c.capacity[n]
+		if slices.ContainsFunc(s.largest, func(l []float64) bool { return under(v, l) }) {
+			continue
+		}
+		s.largest = slices.DeleteFunc(s.largest, func(l []float64) bool { return under(l, v) })
+		s.largest = append(s.largest, v)
+	}
+	return s
+}
+
+// fits reports whether a node is large enough for job i.
+func (c *cluster) fits(i int) bool {
+	return slices.ContainsFunc(c.may[i].largest, func(l []float64) bool { return within(c.need[i], l) })
+}
+
+// has reports whether the cluster has what job i needs, on any nodes.
+func (c *cluster) has(i int) bool {
+	for r, x := range c.need[i] {
+		if x > 0 && c.total[r] == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// lacks names the resource that no node has enough of for job i.
+func (c *cluster) lacks(i int) string {
+	for r, x := range c.need[i] {
+		most := 0.0
+		for _, l := range c.may[i].largest {
+			most = max(most, l[r])
+		}
+		if x > most*(1+1e-9) {
+			return fmt.Sprintf("%v of %s, at most %v", x, c.names[r], most)
+		}
+	}
+	return "all of it on one node"
+}
+
+// vectors returns n vectors of zeros.
+func vectors(n, resources int) [][]float64 {
+	all := make([]float64, n*resources)
+	out := make([][]float64, n)
+	for i := range out {
+		out[i] = all[i*resources : (i+1)*resources]
+	}
+	return out
+}
+
+func add(to, v []float64, times float64) {
+	for r := range to {
+		to[r] += times * v[r]
+	}
+}
+
+// within reports whether the need fits, up to rounding.
+func within(need, free []float64) bool {
+	for r, x := range need {
+		if x > free[r]+1e-9*x {
+			return false
+		}
+	}
+	return true
+}
+
+func under(v, w []float64) bool {
+	for r, x := range v {
+		if x > w[r] {
+			return false
+		}
+	}
+	return true
+}
