@@ -36,17 +36,23 @@ func TestSuspend(t *testing.T) {
 	shimConfig.Interval, shimConfig.Queue.Cost, shimConfig.Limits.Cooldown, shimConfig.Limits.MovesPerMinute = time.Second, time.Second, 0, 100
 	shimConfig.Web.Address, shimConfig.Nomad.Address = "", c.agent.Addr
 	runShims(t, shimConfig, "shim")
+	const trainer = "exec trainer -model logreg -threads 1 -steps 2000 -wait 20ms -every 1 -checkpoint $NOMAD_ALLOC_DIR/data/model.ckpt -resume"
 	for name, k := range map[string]task{
-		"handles":  suspendedTask("-checkpoint $NOMAD_ALLOC_DIR/data/model.ckpt -resume", ""),
-		"and ends": suspendedTask("-checkpoint $NOMAD_ALLOC_DIR/data/model.ckpt -resume", `signal = "SIGTERM"`),
+		"saves":          suspendedTask(trainer, ""),
+		"saves and ends": suspendedTask(trainer, `signal = "SIGTERM"`),
+		"saves by itself": suspendedTask(`n=$(cat $NOMAD_ALLOC_DIR/data/model.ckpt || echo 0)
+while n=$((n+1)); do
+  echo "step=$n loss=1"
+  if [ $((n % 40)) = 0 ]; then echo $n > $NOMAD_ALLOC_DIR/data/next; mv $NOMAD_ALLOC_DIR/data/next $NOMAD_ALLOC_DIR/data/model.ckpt; fi
+  sleep 0.05
+done`, `signal = "none"`),
 	} {
 		t.Run(name, func(t *testing.T) { testSuspend(t, c, k) })
 	}
 }
 
-func suspendedTask(args, checkpoint string) task {
-	k := shell(`echo start >> $NOMAD_ALLOC_DIR/data/starts
-exec trainer -model logreg -threads 1 -steps 2000 -wait 20ms -every 1 ` + args)
+func suspendedTask(script, checkpoint string) task {
+	k := shell("echo start >> $NOMAD_ALLOC_DIR/data/starts\n" + script)
 	k.config = "checkpoint {\n path = \"${NOMAD_ALLOC_DIR}/data/model.ckpt\"\n " + checkpoint + "\n}\nprogress {\n metric = \"loss\"\n}"
 	return k
 }
