@@ -43,6 +43,7 @@ func commands() map[string]func(IO) cli.Command {
 		"queue hold":    newQueueHold,
 		"queue release": newQueueRelease,
 		"queue resume":  newQueueResume,
+		"queue stop":    newQueueStop,
 		"queue top":     newQueueTop,
 
 		"setup": newSetup,

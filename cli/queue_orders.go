@@ -116,18 +116,32 @@ func checkWhy(why string) error {
 	return nil
 }
 
-type queueHoldCommand struct{ command }
+type queueHoldCommand struct {
+	command
+	do, synopsis, running string
+}
 
-func newQueueHold(io IO) cli.Command { return queueHoldCommand{command{io, "queue hold"}} }
+func newQueueHold(io IO) cli.Command {
+	return queueHoldCommand{
+		command{io, "queue hold"}, memory.DoHold, "Keep a job of the queue from starting",
+		"A running job is not\n  touched.",
+	}
+}
 
-func (queueHoldCommand) Synopsis() string { return "Keep a job of the queue from starting" }
+func newQueueStop(io IO) cli.Command {
+	return queueHoldCommand{
+		command{io, "queue stop"}, memory.DoStop, "Suspend a job of the queue, and keep it from starting",
+		"A running job is\n  suspended, if it has a checkpoint block; then it goes on from what it has saved.",
+	}
+}
 
-func (queueHoldCommand) Help() string {
+func (c queueHoldCommand) Synopsis() string { return c.synopsis }
+
+func (c queueHoldCommand) Help() string {
 	return strings.TrimSpace(`
-Usage: ebbtide queue hold [options] JOB
+Usage: ebbtide ` + c.name + ` [options] JOB
 
-  Keeps a waiting job from starting until ebbtide queue release. A running job is not
-  touched.
+  Keeps a waiting job from starting until ebbtide queue release. ` + c.running + `
 ` + orderHelp + `Options:
 
   -reason TEXT      Reason, shown by ebbtide queue.
@@ -135,7 +149,7 @@ Usage: ebbtide queue hold [options] JOB
 }
 
 func (c queueHoldCommand) Run(args []string) int {
-	o := memory.Order{Do: memory.DoHold, Act: act()}
+	o := memory.Order{Do: c.do, Act: act()}
 	options := func(flags *flag.FlagSet) { flags.StringVar(&o.Why, "reason", "", "") }
 	return c.orderJob(args, c.Help(), options, func(orders map[string]memory.Order, job string) (string, error) {
 		orders[job] = o
@@ -162,7 +176,7 @@ Usage: ebbtide queue top [options] JOB
 func (c queueTopCommand) Run(args []string) int {
 	o := memory.Order{Do: memory.DoTop, Act: act()}
 	return c.orderJob(args, c.Help(), func(*flag.FlagSet) {}, func(orders map[string]memory.Order, job string) (string, error) {
-		if was := orders[job]; was.Do == memory.DoHold {
+		if was := orders[job]; was.Do == memory.DoHold || was.Do == memory.DoStop {
 			return "", fmt.Errorf("job %s is on hold %s; see ebbtide queue release", job, was)
 		}
 		orders[job] = o

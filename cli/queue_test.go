@@ -71,6 +71,8 @@ func TestQueue_orders(t *testing.T) {
 	must.Less(t, time.Minute, time.Since(order("default/vae").Since))
 	run("ml/mlp is at the top since ", "top", "ml/mlp")
 	must.Eq(t, memory.DoTop, order("ml/mlp").Do)
+	run("default/a/b is on hold", "stop", "default/a/b")
+	must.Eq(t, memory.DoStop, order("default/a/b").Do)
 	run("default/a/b is on hold", "hold", "default/a/b")
 
 	status, _, stderr := ebbtide("", "queue", "top", "default/vae")

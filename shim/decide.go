@@ -66,7 +66,7 @@ func (t *term) decide(c config.Config, held []*cluster.Job) {
 		t.enqueue(func() { young = t.placer.newlyStarted(c) })
 		t.enqueue(func() { asking = t.migrator.requesting(c) })
 	}
-	if len(waiting)+len(t.queuer.jobs) > 0 {
+	if len(waiting)+len(t.queuer.jobs)+len(t.orders.Jobs) > 0 {
 		t.enqueue(func() { t.queuer.pass(c, waiting) })
 	}
 	t.enqueue(func() {

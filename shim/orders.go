@@ -45,7 +45,7 @@ func (q *queuer) obey(in queue.Input, keys []cluster.JobKey) {
 			in.Jobs[i].Priority = j.Priority
 		}
 		switch o := q.orders.Of(key); o.Do {
-		case memory.DoHold:
+		case memory.DoHold, memory.DoStop:
 			in.Jobs[i].Hold = o.String()
 		case memory.DoTop:
 			in.Jobs[i].TopS = max(seconds(o.Since), 1)

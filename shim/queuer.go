@@ -87,7 +87,7 @@ func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
 		q.order, q.at = []memory.Queued{}, time.Time{} // no twin runs until the next job comes
 		return
 	}
-	if len(waiting) == 0 {
+	if len(waiting) == 0 && len(q.orders.Jobs) == 0 {
 		reads = nil // no decision needs them
 	}
 	in := queue.Input{NowS: seconds(now), Params: queue.DefaultParams()}
@@ -347,6 +347,9 @@ func (q *queuer) apply(c config.Config, in queue.Input, keys []cluster.JobKey, o
 		d := decisions[0]
 		if decisions = decisions[1:]; k == nil || j == nil {
 			continue
+		}
+		if o := q.orders.Of(key); o.Do == memory.DoStop && in.Jobs[i].Suspendable && k.Node != "" {
+			d.Rule, d.Why = queue.RuleYield, "stopped "+o.String()
 		}
 		q.conclude(c, k, j, d)
 		entry := memory.Queued{Namespace: key.Namespace, Job: key.ID, Owner: k.Owner, Late: d.Late, Why: q.waitsFor(key, d)}

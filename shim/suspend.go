@@ -66,7 +66,7 @@ func (q *queuer) suspend(c config.Config, k *queuedJob, a *cluster.Alloc, d queu
 		Policy: policies.Queue, Rule: d.Rule, Why: q.readable(d.Why),
 	}
 	if c.DryRun {
-		if q.explain(a.Job, "would be "+e.Why) {
+		if q.explain(a.Job, "would be suspended: "+e.Why) {
 			q.metrics.Moves.WithLabelValues(e.Policy, "dry").Inc()
 			q.journal.record(e)
 		}

@@ -32,7 +32,7 @@ func orders() map[string]*order {
 	}
 }
 
-// turns is fair finish as the shim has it: no job is suspended.
+// turns is fair finish for jobs that cannot be suspended.
 func turns(in queue.Input) queue.Output {
 	for i := range in.Jobs {
 		in.Jobs[i].Suspendable = false

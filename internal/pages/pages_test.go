@@ -22,17 +22,17 @@ const root = "../.."
 // budgets are the most words that a page may have. Tables count, and so do their bars.
 var budgets = map[string]int{
 	"README.md":             900,
-	"ARCHITECTURE.md":       825,
+	"ARCHITECTURE.md":       828,
 	"CONTRIBUTING.md":       860,
 	"docs/README.md":        200,
 	"docs/concepts.md":      2295,
 	"docs/operations.md":    3170,
-	"docs/shim.md":          2405,
+	"docs/shim.md":          2530,
 	"docs/jobs.md":          1655,
-	"docs/reference.md":     5680,
+	"docs/reference.md":     5760,
 	"docs/gpu.md":           2420,
 	"docs/gpu-internals.md": 1195,
-	"docs/queue.md":         1204,
+	"docs/queue.md":         1447,
 	"docs/sim.md":           825,
 	"docs/evaluation.md":    3358,
 	"docs/dependencies.md":  1060,
@@ -40,7 +40,7 @@ var budgets = map[string]int{
 }
 
 // inAll is the most words of all of docs.
-const inAll = 26750
+const inAll = 27260
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {

@@ -32,6 +32,7 @@ func (o Orders) Of(key cluster.JobKey) Order { return o.Jobs[key.Namespace+"/"+k
 // What is ordered for a job.
 const (
 	DoHold  = "hold"  // it does not start
+	DoStop  = "stop"  // the same, and if it runs, it is suspended
 	DoTop   = "top"   // it comes before all others, the latest first
 	DoLeave = "leave" // it is no more the queue's, but Nomad's
 )
