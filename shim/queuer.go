@@ -71,7 +71,7 @@ func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
 	waiting = slices.DeleteFunc(waiting, func(j *cluster.Job) bool {
 		_, _, why := single(j)
 		if runs[j.Key] {
-			if alloc, _ := j.Suspended(); alloc != "" {
+			if alloc, _ := j.Suspended(); q.state.Allocs[alloc] != nil {
 				return true // its end has not been seen yet
 			}
 			why = alreadyRuns

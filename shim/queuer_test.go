@@ -142,6 +142,12 @@ func TestQueuer_edges(t *testing.T) {
 		"drains":       {func(s *term, _ *cluster.Job) { s.state.Nodes["a"].Schedulable = false }, "no node has what it asks for"},
 		"rejected":     {func(s *term, j *cluster.Job) { s.reject(j.Key, "a") }, "Nomad would place it on none of the 1 nodes that were tried"},
 		"count":        {func(_ *term, j *cluster.Job) { g := j.Groups["g"]; g.Count = 2; j.Groups["g"] = g }, "would be placed: group g has count 2"},
+		"hold opened": {func(s *term, j *cluster.Job) { // the suspended job resumed without a shim
+			g := j.Groups["g"]
+			g.Node, g.Adopts = "a", "left"
+			j.Groups["g"] = g
+			s.state.Allocs["next"] = &cluster.Alloc{ID: "next", Job: j.Key, Group: "g", Node: "a", Running: true}
+		}, "would be placed: it is already running"},
 		"full": {func(s *term, _ *cluster.Job) {
 			s.state.Nodes["a"].Used = cluster.Resources{MHz: 500}
 		}, "no node has what it asks for: 600 of cpu_mhz, at most 500"},

@@ -32,7 +32,7 @@ func (v *view) group(a *cluster.Alloc, policy string) (cluster.Group, bool) {
 }
 
 // alreadyRuns is why a held job is released at once.
-const alreadyRuns = "it is already running: it was registered again"
+const alreadyRuns = "it is already running: it was registered again, or its hold was opened"
 
 // allocated returns which of the jobs have an allocation that is not to end.
 func (v *view) allocated(jobs []*cluster.Job) map[cluster.JobKey]bool {
