@@ -30,6 +30,7 @@ type apiProxy struct {
 	*httptest.Server
 	t       *testing.T
 	blocked atomic.Bool // drop all requests
+	refused atomic.Bool // refuse all requests
 	mu      sync.Mutex
 	stops   []*hold
 }
@@ -65,6 +66,10 @@ func newAPIProxy(t *testing.T, address string) *apiProxy {
 	d.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if d.blocked.Load() {
 			panic(http.ErrAbortHandler)
+		}
+		if d.refused.Load() {
+			http.Error(w, "refused", http.StatusForbidden)
+			return
 		}
 		body := ""
 		if r.Method == http.MethodPut || r.Method == http.MethodPost {
@@ -135,6 +140,12 @@ func (d *apiProxy) hold(k kind) *hold {
 	return s
 }
 
+// kill cuts the mover off for good, as if its process had been killed: it gives up when it is refused.
+func (d *apiProxy) kill() {
+	d.refused.Store(true)
+	d.CloseClientConnections()
+}
+
 func (s *hold) await(t *testing.T, what string) {
 	t.Helper()
 	select {
@@ -155,6 +166,13 @@ func (d *apiProxy) client() *api.Client {
 func asksToSave(alloc string, answered bool) kind {
 	return kind{answered: answered, is: func(r *http.Request, body string) bool {
 		return strings.HasSuffix(r.URL.Path, "/client/allocation/"+alloc+"/signal") && strings.Contains(body, "EBBTIDE_CHECKPOINT")
+	}}
+}
+
+// asksToSuspend matches the request to suspend; once it is answered, the suspension is certain.
+func asksToSuspend(alloc string, answered bool) kind {
+	return kind{answered: answered, is: func(r *http.Request, body string) bool {
+		return strings.HasSuffix(r.URL.Path, "/client/allocation/"+alloc+"/signal") && strings.Contains(body, "EBBTIDE_SUSPEND")
 	}}
 }
 

@@ -6,6 +6,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -120,6 +121,11 @@ func (s *site) learn(t *testing.T, jobs ...job) []*moving {
 
 // move starts the move through a proxy.
 func (m *moving) move(t *testing.T, d *apiProxy, change ...func(*move.Options)) {
+	m.begin(t, d, move.Move, move.Request{Alloc: m.alloc.ID, Node: m.b.agent.NodeID()}, change...)
+}
+
+// begin starts a move or a suspension through a proxy.
+func (m *moving) begin(t *testing.T, d *apiProxy, do func(context.Context, move.Nomad, move.Request, move.Options) (move.Result, error), r move.Request, change ...func(*move.Options)) {
 	opts := move.DefaultOptions()
 	opts.PlaceTimeout, opts.VerifyTimeout = time.Minute, time.Minute
 	opts.Claims, opts.Owner = claimsOf(d.client()), "test"
@@ -132,7 +138,7 @@ func (m *moving) move(t *testing.T, d *apiProxy, change ...func(*move.Options)) 
 	nomad := nomadOf(d.client())
 	go func() {
 		defer close(m.ended)
-		m.result, m.err = move.Move(ctx, nomad, move.Request{Alloc: m.alloc.ID, Node: m.b.agent.NodeID()}, opts)
+		m.result, m.err = do(ctx, nomad, r, opts)
 	}()
 	t.Cleanup(func() { <-m.ended })
 }
