@@ -131,7 +131,9 @@ func (b *browser) reachable(t *testing.T, nomad string) string {
 func TestUI(t *testing.T) {
 	b := newBrowser(t, newHarness(t))
 	b.set("EBBTIDE_UI", b.serve(t, madeUp(t, fake.Example(60))))
-	b.set("EBBTIDE_UI_EMPTY", b.serve(t, madeUp(t, fake.New())))
+	empty := fake.New()
+	empty.Variables["report"] = api.VariableItems{"json": `{"queue_off":"the queue is disabled by the shim's configuration"}`}
+	b.set("EBBTIDE_UI_EMPTY", b.serve(t, madeUp(t, empty)))
 	down := fake.New()
 	down.Down = true
 	b.set("EBBTIDE_UI_DOWN", b.serve(t, madeUp(t, down)))

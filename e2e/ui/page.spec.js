@@ -55,6 +55,17 @@ test("moves, refusals, GPUs, time saved, and what each policy would do", async (
   await expect(page.locator("#done")).toContainText("failed at save");
   await expect(page.locator("#refused")).toContainText("it would be done before the move had paid");
 
+  const queue = page.locator("#queue tbody tr:not(.pad)");
+  await expect(queue).toHaveCount(4);
+  await expect(queue.first().getByRole("link")).toHaveAttribute("href", /^#\/task\//);
+  await expect(queue.nth(1)).toContainText("wav2vec-98");
+  await expect(queue.nth(1).locator(".bad")).toHaveText("late");
+  await expect(queue.nth(1).getByRole("link")).toHaveCount(0);
+  await expect(queue.nth(2)).toContainText("waits");
+  await expect(queue.nth(2)).toContainText("suspended at step 2400: no place is free");
+  await expect(queue.nth(3)).toContainText("hold");
+  await expect(page.locator("#queue-off")).toBeHidden();
+
   await page.goto(`${address("EBBTIDE_UI")}#/gpus`);
   const parked = page.locator("#gpus tbody tr", { hasText: "NVIDIA A2" }).first();
   await expect(parked).toContainText("parked");
@@ -198,7 +209,14 @@ test("an empty cluster, and an unreachable Nomad", async ({ page }) => {
   await page.goto(address("EBBTIDE_UI_EMPTY"));
   await expect(page.locator("#notices")).toContainText("No node has Ebbtide's driver");
   await accessible(page);
+  await page.getByRole("link", { name: "Moves" }).click();
+  await expect(page.locator("#queue-off")).toHaveText("the queue is disabled by the shim's configuration");
+  await expect(page.locator("#queue")).toHaveText(/No jobs\.$/);
+  await accessible(page);
   await page.goto(address("EBBTIDE_UI_DOWN"));
   await expect(page.locator("#notices")).toContainText("No cluster leader");
   await accessible(page);
+  await page.getByRole("link", { name: "Moves" }).click();
+  await expect(page.locator("#shim")).toContainText("cannot be read");
+  await expect(page.locator("#queue-part")).toBeHidden();
 });

@@ -274,6 +274,21 @@ tables.refused = new Table($("refused"), {
     { key: "text", title: "Reason", cls: "", sort: (r) => r.text, cell: full((r) => r.text) },
   ],
 });
+tables.queue = new Table($("queue"), {
+  label: "Queue", sort: "no", key: (r) => r.key, empty: "No jobs.",
+  columns: [
+    { key: "no", title: "No", cls: "w5 num", hint: "In the order in which they get their places", sort: (r) => r.no, cell: text((r) => String(r.no)) },
+    { key: "job", title: "Job", cls: "w16", sort: jobName, cell: (r, c) => fill(c, [jobName(r), r.ref], () => [r.ref ? link(r.ref, jobName(r)) : jobName(r)]) },
+    { key: "owner", title: "Owner", cls: "w8 mid", sort: (r) => r.owner, cell: full((r) => r.owner) },
+    { key: "priority", title: "Priority", cls: "w7 num wide", hint: "Among its owner's jobs, or an operator's order: hold or top", sort: (r) => r.priority ?? 0, cell: text((r) => r.order || String(r.priority ?? 0)) },
+    { key: "node", title: "Node", cls: "w8", sort: (r) => r.node, cell: full((r) => r.node || "waits") },
+    { key: "end", title: "Fair end", cls: "w8 num", hint: "End with its fair share of the cluster", sort: (r) => (r.late ? 0 : time(r.fair_end)), cell: (r, c) => {
+      setText(c, r.late ? "late" : inTime(r.fair_end, now()));
+      c.classList.toggle("bad", r.late);
+    } },
+    { key: "why", title: "Why", cls: "mid", sort: (r) => r.why, cell: full((r) => r.why) },
+  ],
+});
 tables.days = new Table($("days"), {
   label: "Time saved per day", cls: "narrow", sort: "-day", key: (r) => r.day, empty: "No finished tasks to compare.",
   columns: [
@@ -357,6 +372,13 @@ const views = {
     });
     tables.moves.set([...data.move.values()]);
     tables.done.set([...data.done.values()]);
+    const off = s?.report?.queue_off ?? "";
+    const tasks = new Map([...data.task.values()].map((r) => [jobName(r), taskRef(r)]));
+    const queue = (s?.report?.queue ?? []).map((r, i) => ({ ...r, key: `${r.namespace}/${r.job}`, no: i + 1, ref: r.node ? tasks.get(jobName(r)) : undefined }));
+    $("queue-part").hidden = !off && queue.length === 0;
+    $("queue-off").hidden = !off;
+    setText($("queue-off"), off);
+    tables.queue.set(queue);
     tables.refused.set((s?.report?.reasons ?? []).map((r) => ({ ...r, key: `${r.namespace}/${r.job}` })));
   },
   saved() {
