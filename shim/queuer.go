@@ -52,7 +52,7 @@ const (
 func (q *queuer) take(c config.Config, held *[]*cluster.Job) (waiting []*cluster.Job) {
 	if !c.Queue.Enabled {
 		clear(q.jobs)
-		q.order = []memory.Queued{}
+		q.show([]memory.Queued{})
 		return nil
 	}
 	*held = slices.DeleteFunc(*held, func(j *cluster.Job) bool {
@@ -84,7 +84,8 @@ func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
 	})
 	reads := q.update(c, waiting, now)
 	if len(q.jobs) == 0 {
-		q.order, q.at = []memory.Queued{}, time.Time{} // no twin runs until the next job comes
+		q.show([]memory.Queued{})
+		q.at = time.Time{} // no twin runs until the next job comes
 		return
 	}
 	if len(waiting) == 0 && len(q.orders.Jobs) == 0 {
@@ -362,6 +363,27 @@ func (q *queuer) apply(c config.Config, in queue.Input, keys []cluster.JobKey, o
 		order[d.Rank-1] = q.asked(entry, j)
 	}
 	order = slices.DeleteFunc(order, func(e memory.Queued) bool { return e.Job == "" }) // gone meanwhile
+	q.show(order)
+}
+
+// show sets the order in the report, and the figures of all its jobs.
+func (q *queuer) show(order []memory.Queued) {
+	var waiting, late, suspended int
+	for _, e := range order {
+		if e.Node != "" {
+			continue
+		}
+		waiting++
+		if e.Late && e.Order != memory.DoHold {
+			late++
+		}
+		if alloc, _ := q.state.Jobs[cluster.JobKey{Namespace: e.Namespace, ID: e.Job}].Suspended(); alloc != "" {
+			suspended++
+		}
+	}
+	q.metrics.Queued.Set(float64(waiting))
+	q.metrics.QueuedLate.Set(float64(late))
+	q.metrics.Suspended.Set(float64(suspended))
 	q.order = order[:min(len(order), maxQueued)]
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/status"
@@ -18,6 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/document"
 	"github.com/ebbtide/ebbtide/shim/document/documenttest"
+	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
@@ -122,6 +124,43 @@ func TestQueuer(t *testing.T) {
 	next := s.submit("next", time.Hour, nil)
 	s.decideQueue(c)
 	must.Zero(t, s.queuer.jobs[next].FairS)
+}
+
+// The figures are those of all waiting jobs, and 0 once the queue is empty or disabled.
+func TestQueuer_figures(t *testing.T) {
+	s := queueing()
+	c := config.Default()
+	c.DryRun = true
+	figures := func() []float64 {
+		s.decideQueue(c)
+		m := s.metrics
+		return []float64{testutil.ToFloat64(m.Queued), testutil.ToFloat64(m.QueuedLate), testutil.ToFloat64(m.Suspended)}
+	}
+	for i := range maxQueued {
+		s.submit(fmt.Sprint("job-", i), time.Hour, nil)
+	}
+	s.submit("runs", time.Hour, func(j *cluster.Job) { j.Held = false })
+	s.state.Allocs["run"] = &cluster.Alloc{ID: "run", Job: cluster.JobKey{Namespace: "ml", ID: "runs"}, Group: "g", Node: "a", Running: true, Allocated: cluster.Resources{MHz: 600}}
+	suspended := s.submit("suspended", time.Hour, func(j *cluster.Job) {
+		g := j.Groups["g"]
+		g.Adopts, g.Node = "before", "a"
+		j.Groups["g"] = g
+	})
+	must.Eq(t, []float64{maxQueued + 1, 0, 1}, figures())
+	must.Len(t, maxQueued, s.queuer.order)
+
+	s.queuer.jobs[suspended].FairS = 1e9 // its twin has ended
+	must.Eq(t, []float64{maxQueued + 1, 1, 1}, figures())
+	s.orders.Jobs = map[string]memory.Order{"ml/suspended": ordered(memory.DoHold)}
+	must.Eq(t, []float64{maxQueued + 1, 0, 1}, figures())
+
+	drained := ordered(memory.DoHold).Act
+	s.orders.Drained = &drained
+	must.Eq(t, []float64{0, 0, 0}, figures())
+	s.orders.Drained = nil
+	must.Eq(t, []float64{maxQueued + 1, 0, 1}, figures())
+	c.Queue.Enabled = false
+	must.Eq(t, []float64{0, 0, 0}, figures())
 }
 
 // What the shim cannot place waits with a reason, or is left to Nomad.

@@ -190,7 +190,7 @@ func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 	s.log.Info("leading")
 	defer func() {
 		m := s.metrics
-		for _, figure := range []prometheus.Gauge{m.Leader, m.Connected, m.Nodes, m.Allocs, m.Held, m.Orphans, m.Unreadable, m.Ignored} {
+		for _, figure := range []prometheus.Gauge{m.Leader, m.Connected, m.Nodes, m.Allocs, m.Held, m.Queued, m.QueuedLate, m.Suspended, m.Orphans, m.Unreadable, m.Ignored} {
 			figure.Set(0) // the next leader reports them
 		}
 		s.setLeads(false)

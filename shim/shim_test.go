@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/shoenig/test/must"
 
@@ -40,9 +41,16 @@ func TestLead_ends(t *testing.T) {
 	s := New(config.Default(), client, "me", hclog.NewNullLogger())
 	s.metrics.Orphans.Set(1)
 	s.metrics.Held.Set(1)
+	queue := []prometheus.Gauge{s.metrics.Queued, s.metrics.QueuedLate, s.metrics.Suspended}
+	for _, figure := range queue {
+		figure.Set(1)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	must.ErrorIs(t, s.lead(ctx, &leader.Term{}), context.Canceled)
 	must.Zero(t, testutil.ToFloat64(s.metrics.Orphans))
 	must.Zero(t, testutil.ToFloat64(s.metrics.Held))
+	for _, figure := range queue {
+		must.Zero(t, testutil.ToFloat64(figure))
+	}
 }

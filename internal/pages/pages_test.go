@@ -36,7 +36,7 @@ var budgets = map[string]int{
 	"docs/sim.md":           825,
 	"docs/evaluation.md":    3358,
 	"docs/dependencies.md":  1060,
-	"docs/metrics.md":       1480,
+	"docs/metrics.md":       1530,
 }
 
 // inAll is the most words of all of docs.

@@ -35,6 +35,9 @@ type Metrics struct {
 	// LongestStep is the longest step of the loop, in seconds.
 	LongestStep prometheus.Gauge
 	Held        prometheus.Gauge // jobs held for placement
+	Queued      prometheus.Gauge // jobs waiting in the queue, suspended ones included
+	QueuedLate  prometheus.Gauge // of these, late ones that no operator holds
+	Suspended   prometheus.Gauge // of these, suspended ones
 	Orphans     prometheus.Gauge // jobs that are bound without a record of a move
 	Unreadable  prometheus.Gauge // records of moves that cannot be read
 	Ignored     prometheus.Gauge // nodes with impossible figures
@@ -68,6 +71,9 @@ func NewMetrics() *Metrics {
 
 		LongestStep: r.Gauge("loop_longest_step_seconds", "Longest step of the control loop so far."),
 		Held:        r.Gauge("jobs_held", "Jobs held until they are placed."),
+		Queued:      r.Gauge("jobs_queued", "Jobs waiting in the queue."),
+		QueuedLate:  r.Gauge("jobs_queued_late", "Late jobs waiting in the queue, without those on hold."),
+		Suspended:   r.Gauge("jobs_suspended", "Suspended jobs waiting in the queue."),
 		Orphans:     r.Gauge("jobs_bound_without_move", "Jobs bound to a node without a move in progress."),
 		Unreadable:  r.Gauge("records_unreadable", "Records of moves that this shim cannot read."),
 		Ignored:     r.Gauge("nodes_ignored", "Nodes ignored because of impossible figures."),
