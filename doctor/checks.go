@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
@@ -164,7 +166,7 @@ func Examine(s *Snapshot) []Finding {
 		checkConfig, checkAPI, checkRunningConfig, checkVersion, checkRoot, checkCgroups,
 		checkPlugin, checkOptions, checkDriver, checkReaper, checkStockOptions,
 		checkDocker, checkLiveRestore, checkGC, checkMetrics, checkKillTimeout, checkDisk,
-		checkCards, checkBound,
+		checkAlgorithm, checkCards, checkBound,
 	} {
 		out = append(out, check(s)...)
 	}
@@ -208,6 +210,9 @@ const aclHCL = `agent {
   policy = "read"
 }
 node {
+  policy = "read"
+}
+operator {
   policy = "read"
 }`
 
@@ -723,6 +728,22 @@ func checkDisk(s *Snapshot) []Finding {
 			"let the shim read them, or raise them to Nomad's defaults", "")
 	default:
 		return okay(name, "%s", limits)
+	}
+}
+
+// checkAlgorithm has no findings on a lone node, where nothing is to choose.
+func checkAlgorithm(s *Snapshot) []Finding {
+	const name = "scheduler algorithm"
+	switch a := s.API; {
+	case !a.Others:
+		return nil
+	case a.Algorithm == "":
+		return skipped(name, "unknown: it needs a token with operator { policy = \"read\" }")
+	case a.Algorithm == string(api.SchedulerAlgorithmBinpack):
+		return one(name, Warn, "binpack, Nomad's default: jobs share a node while others are idle, and the driver divides one node only",
+			"unless free nodes are needed for large jobs, run `nomad operator scheduler set-config -scheduler-algorithm spread` once (with a node pool that has its own: in its scheduler_config)", "")
+	default:
+		return okay(name, "%s", clean(a.Algorithm))
 	}
 }
 

@@ -27,7 +27,8 @@ func healthy(t *testing.T) *Snapshot {
 		Files: cfg,
 		API: API{
 			Address: "http://127.0.0.1:4646", Config: inForce, Version: "1.11.2",
-			Disk: &move.Disk{Used: 1, Free: 1, Inodes: 1, Allocs: 1, Limits: move.DefaultGCLimits},
+			Disk:      &move.Disk{Used: 1, Free: 1, Inodes: 1, Allocs: 1, Limits: move.DefaultGCLimits},
+			Algorithm: "spread", Others: true,
 			Node: &Node{
 				Attributes: map[string]string{
 					"driver.ebbtide": "1", "driver.ebbtide.version": "0.1.0", "driver.ebbtide.engine": "docker",
@@ -436,6 +437,28 @@ func TestExamine_cards(t *testing.T) {
 	s.Files.Plugins["ebbtide-gpu"] = Block{}
 	s.API.Node = nil
 	must.Eq(t, Skip, checkCards(s)[0].Status)
+}
+
+func TestExamine_algorithm(t *testing.T) {
+	for name, tc := range map[string]struct {
+		api  API
+		want []Status
+		seen string
+	}{
+		"spread":                 {API{Others: true, Algorithm: "spread"}, []Status{OK}, "spread"},
+		"binpack":                {API{Others: true, Algorithm: "binpack"}, []Status{Warn}, "binpack, Nomad's default"},
+		"unknown":                {API{Others: true}, []Status{Skip}, "operator"},
+		"binpack of a lone node": {API{Algorithm: "binpack"}, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []Status
+			for _, f := range checkAlgorithm(&Snapshot{API: tc.api}) {
+				got = append(got, f.Status)
+				must.StrContains(t, f.Seen, tc.seen)
+			}
+			must.Eq(t, tc.want, got)
+		})
+	}
 }
 
 func TestCards(t *testing.T) {

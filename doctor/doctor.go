@@ -89,6 +89,10 @@ type API struct {
 	NodeDenied bool
 	// Disk is what the client's garbage collection depends on, nil if unknown.
 	Disk *move.Disk
+	// Algorithm is the scheduler's for the node: "binpack" or "spread", "" if unknown.
+	Algorithm string
+	// Others means that the cluster has other ready nodes; false if unknown.
+	Others bool
 	// Bound are the jobs bound to a node for a move, as namespace/ID; empty if unknown.
 	Bound []string
 }

@@ -169,6 +169,7 @@ func askAgent(ctx context.Context, cfg *api.Config, a *API) (hostname string) {
 	}
 	a.Node.Cards = cards(node)
 	a.Node.Cores = reservesCores(ctx, c, id)
+	a.Others, a.Algorithm = others(ctx, c), algorithm(ctx, c, node.NodePool)
 	itself := func(*api.Node) (*api.Client, error) { return c, nil }
 	if disk, err := (move.API{Client: c, Agent: itself}).Disk(ctx, node); err == nil && disk.Assumed == nil {
 		a.Disk = &disk
@@ -199,6 +200,32 @@ func reservesCores(ctx context.Context, c *api.Client, node string) bool {
 		}
 	}
 	return false
+}
+
+// others reports whether the cluster has two ready nodes; false if unknown.
+func others(ctx context.Context, c *api.Client) bool {
+	ctx, cancel := context.WithTimeout(ctx, timeout/2)
+	defer cancel()
+	nodes, _, err := c.Nodes().List((&api.QueryOptions{Filter: `Status == "ready"`, PerPage: 2}).WithContext(ctx))
+	return err == nil && len(nodes) > 1
+}
+
+// algorithm returns the scheduler's for a node pool, "" if unknown.
+func algorithm(ctx context.Context, c *api.Client, pool string) string {
+	ctx, cancel := context.WithTimeout(ctx, timeout/2)
+	defer cancel()
+	q := (&api.QueryOptions{}).WithContext(ctx)
+	// Only Nomad Enterprise's pools have their own, and not every token can read them.
+	if p, _, err := c.NodePools().Info(pool, q); err == nil && p.SchedulerConfiguration != nil {
+		if own := p.SchedulerConfiguration.SchedulerAlgorithm; own != "" {
+			return string(own)
+		}
+	}
+	cluster, _, err := c.Operator().SchedulerGetConfiguration(q)
+	if err != nil || cluster.SchedulerConfig == nil {
+		return ""
+	}
+	return string(cluster.SchedulerConfig.SchedulerAlgorithm)
 }
 
 // bound returns the jobs bound for a move, none after half the time, which leaves the rest for

@@ -93,6 +93,40 @@ func TestGather_cores(t *testing.T) {
 	}
 }
 
+func TestGather_algorithm(t *testing.T) {
+	const (
+		two     = `[{"ID": "n1"}, {"ID": "n2"}]`
+		binpack = `{"SchedulerConfig": {"SchedulerAlgorithm": "binpack"}}`
+	)
+	for name, tc := range map[string]struct {
+		nodes, cluster, pool string // responses, "" for none
+		others               bool
+		want                 string
+	}{
+		"two nodes":       {two, binpack, `{"Name": "gpu"}`, true, "binpack"},
+		"one node":        {`[{"ID": "n1"}]`, binpack, "", false, "binpack"},
+		"the pool's own":  {two, binpack, `{"SchedulerConfiguration": {"SchedulerAlgorithm": "spread"}}`, true, "spread"},
+		"pool has none":   {two, binpack, `{"SchedulerConfiguration": {"SchedulerAlgorithm": ""}}`, true, "binpack"},
+		"pool unreadable": {two, binpack, "", true, "binpack"},
+		"may not read":    {two, "", "", true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answers := map[string]string{"/v1/agent/self": agentSelf,
+				"/v1/node/n1": strings.Replace(node("elsewhere.example"), `"ID": "n1"`, `"ID": "n1", "NodePool": "gpu"`, 1)}
+			for path, answer := range map[string]string{
+				"/v1/nodes": tc.nodes, "/v1/operator/scheduler/configuration": tc.cluster, "/v1/node/pool/gpu": tc.pool,
+			} {
+				if answer != "" {
+					answers[path] = answer
+				}
+			}
+			s, _ := report(t, Options{Address: serve(t, answers)})
+			must.Eq(t, tc.others, s.API.Others)
+			must.Eq(t, tc.want, s.API.Algorithm)
+		})
+	}
+}
+
 func TestGather_thisMachine(t *testing.T) {
 	own, err := os.Hostname()
 	must.NoError(t, err)
