@@ -121,6 +121,9 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 	return v, v.lacks(s, base)
 }
 
+// byLot reports whether Nomad places tasks, by lot.
+func (v Variant) byLot() bool { return v.order == nil && v.placement != scenario.Alg4 }
+
 func options(s scenario.Scenario) (map[string]json.RawMessage, error) {
 	kinds := make(map[string]string)
 	for _, o := range policies.Options() {
@@ -148,18 +151,14 @@ func options(s scenario.Scenario) (map[string]json.RawMessage, error) {
 
 // lacks reports what the policy needs and the scenario lacks.
 func (v Variant) lacks(s scenario.Scenario, name string) error {
-	nodes := 0
-	for _, n := range s.Nodes {
-		nodes += n.Count
-	}
 	targets := slices.ContainsFunc(s.Workloads, func(w scenario.Workload) bool { return w.Targets })
 	switch {
 	case name == "tradl" && !targets:
 		return problem("%q needs jobs with targets, got a scenario without; set targets = true in a workload", v.Name)
 	case name == "dqoes" && len(s.Services) == 0:
 		return problem("%q needs services, got a scenario without; add a service", v.Name)
-	case v.specon && nodes < 2:
-		return problem("%q moves tasks and needs 2 nodes at least, got %d", v.Name, nodes)
+	case v.specon && s.NodeCount() < 2:
+		return problem("%q moves tasks and needs 2 nodes at least, got %d", v.Name, s.NodeCount())
 	}
 	return nil
 }

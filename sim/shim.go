@@ -4,6 +4,7 @@
 package sim
 
 import (
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 
@@ -24,11 +25,17 @@ const (
 
 // shim places and moves jobs: Nomad's scheduler and Ebbtide's shim.
 type shim struct {
-	r *rand.Rand // of failures
+	r     *rand.Rand // of failures
+	dice  *rand.Rand // of placement
+	nodes []*node    // shuffled
 }
 
-func (h *shim) begin(s *simulation, seed uint64) {
+// placementStream is the first random stream of placement; draws have one each.
+const placementStream = 1 << 34
+
+func (h *shim) begin(s *simulation, seed uint64, draw int) {
 	h.r = rand.New(rand.NewPCG(seed, 11))
+	h.dice, h.nodes = rand.New(rand.NewPCG(seed, placementStream+uint64(draw))), slices.Clone(s.nodes)
 	if s.v.specon || s.v.placement == scenario.Relocate && len(s.nodes) > 1 {
 		s.timeline.push(event{at: shimInterval, kind: shimDue})
 	}
@@ -60,13 +67,26 @@ func (h *shim) choose(s *simulation, t *task) *node {
 	if s.v.placement == scenario.Alg4 {
 		return s.byGrowth(t)
 	}
-	// Nomad's scheduler; jobs without a request count equally.
+	return h.byLot(s, t)
+}
+
+// byLot is Nomad's scheduler: it shuffles the nodes and scores the first ones with room, two for
+// a batch job (feasible.GenericStack). Tasks without a request count equally.
+func (h *shim) byLot(s *simulation, t *task) *node {
+	limit := 2
+	if t.Service != nil {
+		limit = max(limit, bits.Len(uint(len(h.nodes)-1))) // log2, rounded up
+	}
 	var best *node
 	least := 0.0
-	for _, n := range s.nodes {
+	for i := 0; i < len(h.nodes) && limit > 0; i++ {
+		j := i + h.dice.IntN(len(h.nodes)-i)
+		h.nodes[i], h.nodes[j] = h.nodes[j], h.nodes[i]
+		n := h.nodes[i]
 		if !n.room(t) {
 			continue
 		}
+		limit--
 		part := n.asked / n.cores
 		if t.AskCores == 0 {
 			part = float64(len(n.tasks)) / n.cores

@@ -31,6 +31,7 @@ type Config struct {
 	Data     fs.FS // real curves and traces, may be nil
 	Variant  Variant
 	Seed     uint64
+	Draw     int            // numbers runs that differ in the luck of Nomad's placement only
 	Jobs     []workload.Job // in order of arrival; nil for the scenario's
 	// Progress receives the numbers of finished and all jobs. May be nil.
 	Progress func(ended, all int)
@@ -88,7 +89,7 @@ func Run(ctx context.Context, c Config) (metrics.Run, error) {
 	if err := s.possible(); err != nil {
 		return metrics.Run{}, err
 	}
-	s.shim.begin(s, c.Seed)
+	s.shim.begin(s, c.Seed, c.Draw)
 	s.places.begin(s)
 	if err := s.loop(ctx, c.Progress); err != nil {
 		return metrics.Run{}, err

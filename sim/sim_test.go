@@ -17,6 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/sim/metrics"
 	"github.com/ebbtide/ebbtide/sim/scenario"
+	"github.com/ebbtide/ebbtide/sim/workload"
 )
 
 // batch simulates a scenario with seeds from 1.
@@ -319,6 +320,76 @@ func TestRun_failures(t *testing.T) {
 	}
 	must.Positive(t, count(cheap))
 	must.Zero(t, count(dear))
+}
+
+// Nomad shuffles the nodes and scores the first two with room for a batch job, more for a service.
+func TestShim_byLot(t *testing.T) {
+	for name, tc := range map[string]struct {
+		nodes     int
+		down      int // the first ones
+		placement string
+		task      task
+		want      []float64 // by load, the least first
+	}{
+		"spread":                {4, 0, scenario.Spread, task{}, []float64{3. / 6, 2. / 6, 1. / 6, 0}},
+		"binpack":               {4, 0, scenario.Binpack, task{}, []float64{0, 1. / 6, 2. / 6, 3. / 6}},
+		"only nodes with room":  {4, 1, scenario.Spread, task{}, []float64{0, 2. / 3, 1. / 3, 0}},
+		"one has room":          {4, 3, scenario.Spread, task{}, []float64{0, 0, 0, 1}},
+		"one node":              {1, 0, scenario.Spread, task{}, []float64{1}},
+		"a service, five nodes": {5, 0, scenario.Spread, task{Job: workload.Job{Service: &workload.Service{}}}, []float64{6. / 10, 3. / 10, 1. / 10, 0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &simulation{v: Variant{placement: tc.placement}}
+			for i := range tc.nodes {
+				s.nodes = append(s.nodes, &node{index: i, cores: 1, down: i < tc.down, tasks: make([]*task, i)})
+			}
+			s.shim.begin(s, 1, 0)
+			got := make([]float64, tc.nodes)
+			const throws = 10_000
+			for range throws {
+				got[s.shim.choose(s, &tc.task).index] += 1. / throws
+			}
+			for i, want := range tc.want {
+				must.InDelta(t, want, got[i], 0.02)
+			}
+		})
+	}
+	s := &simulation{nodes: []*node{{down: true}, {down: true}}}
+	s.shim.begin(s, 1, 0)
+	must.Nil(t, s.shim.choose(s, &task{}))
+}
+
+// On several nodes, plain Nomad runs several times with the same jobs and failures.
+func TestBatch_draws(t *testing.T) {
+	const jobs = "workload \"generated\" { jobs = 8 }\nfailures {\n every_s = 400\n repair_s = 50\n checkpoint_s = 10\n}\n"
+	const several = "node \"a\" {\n count = 3\n cores = 2\n}\n" + jobs
+	runs := batch(t, several, 2, 1, "none", "none@binpack", "auto")
+	must.Eq(t, runs, batch(t, several, 2, 4, "none", "none@binpack", "auto"))
+	for _, r := range runs {
+		if r.Policy != "none" {
+			must.SliceEmpty(t, r.Draws)
+			continue
+		}
+		must.Len(t, Draws-1, r.Draws)
+		luck := false
+		for _, d := range r.Draws {
+			for i, j := range d.Jobs {
+				must.Eq(t, r.Jobs[i].ArriveS, j.ArriveS)
+				luck = luck || *j.EndS != *r.Jobs[i].EndS
+			}
+		}
+		must.True(t, luck)
+	}
+	for text, want := range map[string]int{
+		"node \"a\" { cores = 2 }\n" + jobs: 1, several: Draws, "placement = \"binpack\"\n" + several: Draws,
+		"placement = \"alg4\"\n" + several: 1, "placement = \"fifo\"\n" + several: 1,
+	} {
+		sc, err := scenario.Parse("test.hcl", []byte(text), scenario.Changes{})
+		must.NoError(t, err)
+		v, err := Find("none", sc)
+		must.NoError(t, err)
+		must.Eq(t, want, Batch{Scenario: sc}.draws(v), must.Sprint(text))
+	}
 }
 
 // A failed node's twins stop: its tasks continue elsewhere.

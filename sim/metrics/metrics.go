@@ -6,7 +6,8 @@
 // metrics.go, then summary.go.
 //
 // Averages hide losers, so each job is compared with itself in the base policy's run of the
-// same scenario and seed, and the whole distribution is kept.
+// same scenario and seed, or with its mean over several such runs if luck matters, and the whole
+// distribution is kept.
 package metrics
 
 import (
@@ -24,6 +25,9 @@ type Run struct {
 	// IdleCPUS is the unused part of the pool while jobs were present, in CPU-seconds.
 	IdleCPUS float64 `json:"idle_cpu_s"`
 	Jobs     []Job   `json:"jobs"`
+	// Draws are runs of the same jobs, in this order, that differ by luck only. A base counts
+	// with the means of itself and its draws.
+	Draws []Run `json:"draws,omitempty"`
 }
 
 // Job has the measurements of one job. Times are in seconds since the run's start; nil if

@@ -57,6 +57,34 @@ func TestSummarize(t *testing.T) {
 	must.Eq(t, 0, same.Slower)
 }
 
+// With draws, each job and the last end are compared with their means.
+func TestSummarize_draws(t *testing.T) {
+	base := two("none", 1, 100, 110)
+	base.Draws = []Run{two("none", 1, 150, 120), two("none", 1, 50, 40)}
+	runs := []Run{base, two("fsp", 1, 50, 85)}
+	all, err := Summarize(runs, "", 1)
+	must.NoError(t, err)
+	s := all[1]
+	must.Eq(t, 3, s.Draws)
+	must.Eq(t, 0.5, s.Ratio.Min)                // 50 of (100+150+50)/3
+	must.InDelta(t, 0.9375, s.Ratio.Max, 1e-12) // 75 of (100+110+30)/3
+	must.InDelta(t, 125.0/180, s.Time(Completion).Ratio.Mean, 1e-12)
+	must.InDelta(t, 85/((110+150+50)/3.0), s.Time(Makespan).Ratio.Mean, 1e-12)
+	must.InDelta(t, 100/80.0, all[0].Ratio.Max, 1e-12)
+	must.Eq(t, 0.5, all[0].Slower)
+	var w bytes.Buffer
+	must.NoError(t, WriteTable(&w, all))
+	must.StrContains(t, w.String(), "s: 2 jobs, 1 runs, against the mean of 3 draws of none\n")
+	ratios, err := Ratios(runs, "", "fsp")
+	must.NoError(t, err)
+	must.Eq(t, s.Ratio, Distribute(ratios))
+
+	base.Draws[1].Jobs[1].EndS = nil
+	all, err = Summarize(runs, "", 1)
+	must.NoError(t, err)
+	must.Eq(t, 1, all[1].Ratio.N)
+}
+
 // An unfinished job is in no mean, and is counted.
 func TestSummarize_unfinished(t *testing.T) {
 	base, run := two("none", 1, 100, 110), two("fsp", 1, 50, 110)

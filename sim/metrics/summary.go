@@ -22,13 +22,15 @@ type Summary struct {
 	Base     string `json:"base"`
 	Runs     int    `json:"runs"`
 	Jobs     int    `json:"jobs"`
+	// Draws is over how many runs per seed the base's times are means, 0 for one.
+	Draws int `json:"draws,omitempty"`
 	// Unfinished jobs are in none of the times below; with any of them times are not
 	// comparable.
 	Unfinished int `json:"unfinished"`
 
 	// Times are means over a run's jobs, in the order of measures.
 	Times []Time `json:"times"`
-	// Ratio is each job's completion relative to the base run.
+	// Ratio is each job's completion relative to the base.
 	Ratio Distribution `json:"ratio"`
 	// Slower is the fraction of jobs slower by more than 2 %.
 	Slower float64 `json:"slower"`
@@ -55,7 +57,7 @@ type Summary struct {
 type Time struct {
 	Name    string   `json:"name"`
 	Seconds Interval `json:"seconds"`
-	// Ratio is relative to the base run of the same seed, over jobs with this time in both.
+	// Ratio is relative to the base of the same seed, over jobs with this time in both.
 	Ratio Interval `json:"ratio"`
 }
 
@@ -212,16 +214,15 @@ func pairUp(r Run, bases map[key]Run, base string) (pair, error) {
 	return match(r, b)
 }
 
-// pair is a run and its base; base[i] is the same job as run.Jobs[i].
+// pair is a run and its base.
 type pair struct {
-	run  Run
-	base []Job
-	// span is the base run's makespan, in seconds.
-	span float64
+	run   Run
+	bases []Run // the base run and its draws
+	index []int // of run.Jobs[i] in their jobs
 }
 
 func match(r, base Run) (pair, error) {
-	p := pair{run: r, base: make([]Job, len(r.Jobs)), span: base.Makespan()}
+	p := pair{run: r, bases: append([]Run{base}, base.Draws...), index: make([]int, len(r.Jobs))}
 	if len(base.Jobs) != len(r.Jobs) {
 		return p, fmt.Errorf("%s: must have the %d jobs of policy %s, got %d", r.Name(), len(base.Jobs), base.Policy, len(r.Jobs))
 	}
@@ -234,19 +235,36 @@ func match(r, base Run) (pair, error) {
 		if !ok {
 			return p, fmt.Errorf("%s: job %q is not in the run of policy %s", r.Name(), j.ID, base.Policy)
 		}
-		p.base[i] = base.Jobs[k]
+		p.index[i] = k
 	}
 	return p, nil
 }
 
+// times returns a job's time and the base's; ok is false if a run lacks it.
 func (p pair) times(m measure, i int) (run, base float64, ok bool) {
-	run, here := m.of(p.run.Jobs[i])
-	base, there := m.of(p.base[i])
-	return run, base, here && there
+	run, ok = m.of(p.run.Jobs[i])
+	for _, b := range p.bases {
+		seconds, there := m.of(b.Jobs[p.index[i]])
+		base += seconds
+		ok = ok && there
+	}
+	return run, base / float64(len(p.bases)), ok
+}
+
+// span returns the base's makespan, in seconds.
+func (p pair) span() float64 {
+	sum := 0.0
+	for _, b := range p.bases {
+		sum += b.Makespan()
+	}
+	return sum / float64(len(p.bases))
 }
 
 func summarize(pairs []pair, seed uint64) Summary {
 	s := Summary{Runs: len(pairs)}
+	if n := len(pairs[0].bases); n > 1 {
+		s.Draws = n
+	}
 	for _, m := range measures() {
 		var seconds, ratios []float64
 		for _, p := range pairs {
@@ -268,8 +286,9 @@ func summarize(pairs []pair, seed uint64) Summary {
 			seconds, ratios = nil, nil
 			for _, p := range pairs {
 				span := p.run.Makespan()
-				if seconds = append(seconds, span); p.span > 0 {
-					ratios = append(ratios, span/p.span)
+				seconds = append(seconds, span)
+				if base := p.span(); base > 0 {
+					ratios = append(ratios, span/base)
 				}
 			}
 			s.add(Makespan, seconds, ratios, seed)

@@ -38,7 +38,11 @@ func writeTable(w io.Writer, all []Summary) error {
 			bound = s.Gain()
 		}
 	}
-	fmt.Fprintf(w, "%s: %d jobs, %d runs, against %s\n", all[0].Scenario, all[0].Jobs, all[0].Runs, all[0].Base)
+	base := all[0].Base
+	if all[0].Draws > 0 {
+		base = fmt.Sprintf("the mean of %d draws of %s", all[0].Draws, base)
+	}
+	fmt.Fprintf(w, "%s: %d jobs, %d runs, against %s\n", all[0].Scenario, all[0].Jobs, all[0].Runs, base)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	waits := all[0].Share.N > 0 // for places
 	more := ""
@@ -84,7 +88,7 @@ func (i Interval) change() string {
 	return fmt.Sprintf("%+.1f %% [%+.1f, %+.1f]", 100*(i.Mean-1), 100*(i.Low-1), 100*(i.High-1))
 }
 
-// WriteCSV writes a row per job and run; unknown fields are empty.
+// WriteCSV writes a row per job and run, without draws; unknown fields are empty.
 func WriteCSV(w io.Writer, runs []Run) error {
 	out := csv.NewWriter(w)
 	header := []string{"scenario", "policy", "seed", "job", "kind", "arrive_s", "start_s", "end_s", "fair_end_s",

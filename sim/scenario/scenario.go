@@ -387,6 +387,15 @@ func (s Scenario) PoolCores() float64 {
 	return sum
 }
 
+// NodeCount returns the number of nodes of all kinds.
+func (s Scenario) NodeCount() int {
+	sum := 0
+	for _, n := range s.Nodes {
+		sum += n.Count
+	}
+	return sum
+}
+
 // Jobs returns a seed's jobs and services, in order of arrival.
 func (s Scenario) Jobs(data fs.FS, seed uint64) ([]workload.Job, error) {
 	var all []workload.Job
