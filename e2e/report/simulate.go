@@ -29,6 +29,7 @@ type simulations struct {
 
 type simulation struct {
 	Name      string            `json:"name"`
+	Commit    string            `json:"commit,omitempty"` // "" for that of all
 	Command   string            `json:"command"`
 	Summaries []metrics.Summary `json:"summaries"`
 }

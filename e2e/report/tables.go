@@ -203,7 +203,14 @@ func (e allResults) sets() []string {
 }
 
 func (e allResults) simOrigin() string {
-	return fmt.Sprintf("Commit %s; seeds 1 to %d", e.sim.Commit, e.sim.Seeds)
+	var later []string
+	for _, r := range e.sim.Runs {
+		scenario, _, _ := strings.Cut(r.Name, " ")
+		if own := fmt.Sprintf(", `%s` %s", scenario, r.Commit); r.Commit != "" && !slices.Contains(later, own) {
+			later = append(later, own)
+		}
+	}
+	return fmt.Sprintf("Commit %s%s; seeds 1 to %d", e.sim.Commit, strings.Join(later, ""), e.sim.Seeds)
 }
 
 // simulated renders the scenarios under fair finish.
