@@ -159,8 +159,11 @@ func (q *queuer) update(c config.Config, waiting []*cluster.Job, now time.Time) 
 		was := queue.Job{FairS: k.FairS, RemainingS: q.expected(j, name, 0)}
 		if alloc, _ := j.Suspended(); alloc != "" {
 			was = q.suspendedAs(j, name, k)
-		} else if k.Ended || k.alloc != "" { // it was submitted again
-			was.FairS = 0
+		} else {
+			q.startsOver(j.Key)
+			if k.Ended || k.alloc != "" { // it was submitted again
+				was.FairS = 0
+			}
 		}
 		k.Job = queue.Job{
 			ID: j.Key.Namespace + "/" + j.Key.ID, Owner: j.Owner, Needs: needs(group.Requested, group.Devices), SubmittedS: seconds(j.Submitted),

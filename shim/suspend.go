@@ -35,6 +35,14 @@ func (q *queuer) servedBefore(key cluster.JobKey) float64 {
 	return 0
 }
 
+// startsOver forgets what a job had been served that waits without a checkpoint.
+func (q *queuer) startsOver(key cluster.JobKey) {
+	if j := q.journal.jobs[key]; j.Served != nil {
+		j.Served = nil
+		q.journal.saveJob(key, j)
+	}
+}
+
 // suspendedAs is the service of a suspended job.
 func (q *queuer) suspendedAs(j *cluster.Job, group string, k *queuedJob) queue.Job {
 	is := queue.Job{FairS: k.FairS}

@@ -125,6 +125,11 @@ func TestSuspend_waits(t *testing.T) {
 	g.Shared = false
 	s.state.Jobs[key].Groups["g"] = g
 	delete(s.latest, key)
+	again := s.submit("again", time.Hour, nil) // the user's file does not have the binding
+	s.journal.jobs[again] = memory.Job{CostS: 5, Served: &memory.Served{S: 600}}
+	s.decideQueue(c)
+	must.Eq(t, memory.Job{CostS: 5}, s.journal.jobs[again])
+	must.Zero(t, s.queuer.jobs[again].ServedS)
 	delete(s.state.Nodes, "a")
 	s.decideQueue(c)
 	must.StrContains(t, s.latest[key].text, "would be placed", must.Sprint("its node has left the cluster"))

@@ -4,11 +4,13 @@
 package sim
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/internal/fields"
 	"github.com/ebbtide/ebbtide/shim/queue"
 	"github.com/ebbtide/ebbtide/sim/baseline"
 	"github.com/ebbtide/ebbtide/sim/scenario"
@@ -58,9 +60,12 @@ type place struct {
 	size  float64 // work, by the driver's last estimate; 0 for none
 }
 
-func (p *places) begin(s *simulation) {
+func (p *places) begin(s *simulation) error {
 	asks := false
 	for i, t := range s.tasks {
+		if s.v.order != nil && t.AskCores == 0 {
+			return fields.Errors{{Path: "placement", Problem: fmt.Sprintf("%s is for jobs that ask for cores (asks), and job %s does not", s.v.placement, t.ID)}}
+		}
 		asks = asks || t.AskCores > 0
 		r := rand.New(rand.NewPCG(uint64(i)+1<<33, math.Float64bits(t.WorkCPUS)))
 		if t.place.guess = 1; s.sc.SizeError != nil {
@@ -68,12 +73,13 @@ func (p *places) begin(s *simulation) {
 		}
 	}
 	if !asks {
-		return
+		return nil
 	}
 	s.fairEnds()
 	if s.v.order != nil {
 		s.timeline.push(event{at: placesInterval, kind: placesDue})
 	}
+	return nil
 }
 
 // fairEnds finds when each job would end with its fair share of the cluster.
@@ -165,7 +171,7 @@ func (s *simulation) order() error {
 	return nil
 }
 
-// input is what the shim would see. Jobs without a request have no place in it.
+// input is what the shim would see.
 func (s *simulation) input() (queue.Input, []*task) {
 	in := queue.Input{NowS: s.now, Nodes: s.capacity(false), Params: queue.DefaultParams()}
 	in.Params.CostS = s.sc.MoveS

@@ -90,7 +90,9 @@ func Run(ctx context.Context, c Config) (metrics.Run, error) {
 		return metrics.Run{}, err
 	}
 	s.shim.begin(s, c.Seed, c.Draw)
-	s.places.begin(s)
+	if err := s.places.begin(s); err != nil {
+		return metrics.Run{}, err
+	}
 	if err := s.loop(ctx, c.Progress); err != nil {
 		return metrics.Run{}, err
 	}

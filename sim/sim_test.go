@@ -218,6 +218,17 @@ func TestRun_queue(t *testing.T) {
 	must.True(t, Input(err))
 }
 
+// An order of places is for jobs that ask for one.
+func TestRun_orderWithoutAsks(t *testing.T) {
+	sc, err := scenario.Parse("test.hcl", []byte("node \"a\" { cores = 2 }\nworkload \"generated\" { jobs = 2 }\n"), scenario.Changes{})
+	must.NoError(t, err)
+	v, err := Find("none@fifo", sc)
+	must.NoError(t, err)
+	_, err = Run(t.Context(), Config{Scenario: sc, Variant: v, Seed: 1})
+	must.True(t, Input(err))
+	must.ErrorContains(t, err, "placement: fifo is for jobs that ask for cores (asks), and job ")
+}
+
 // Orders of waiting jobs: fair finish is sooner in the mean, and near every job's fair share. Only
 // some suspend jobs, and fifo never overtakes.
 func TestRun_orders(t *testing.T) {

@@ -26,21 +26,21 @@ var budgets = map[string]int{
 	"CONTRIBUTING.md":       860,
 	"docs/README.md":        200,
 	"docs/concepts.md":      2295,
-	"docs/operations.md":    3170,
+	"docs/operations.md":    3190,
 	"docs/shim.md":          2530,
 	"docs/jobs.md":          1655,
 	"docs/reference.md":     5760,
 	"docs/gpu.md":           2420,
 	"docs/gpu-internals.md": 1195,
 	"docs/queue.md":         1447,
-	"docs/sim.md":           825,
-	"docs/evaluation.md":    3358,
+	"docs/sim.md":           835,
+	"docs/evaluation.md":    3375,
 	"docs/dependencies.md":  1060,
 	"docs/metrics.md":       1530,
 }
 
 // inAll is the most words of all of docs.
-const inAll = 27260
+const inAll = 27310
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {
