@@ -81,9 +81,6 @@ func TestSuspend_resumed(t *testing.T) {
 	ch, err := m.d.WaitTask(t.Context(), cfg.ID)
 	must.NoError(t, err)
 	m.d.resumeMove(m.held)
-	m.inner.results <- &drivers.ExitResult{ExitCode: 137}
-	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
-
 	told := func() error {
 		data, err := private.Open(cfg.AllocDir).ReadFile(private.StatusName(cfg.Name), 1<<20)
 		if err == nil && !strings.Contains(string(data), status.MoveSuspended) {
@@ -92,6 +89,8 @@ func TestSuspend_resumed(t *testing.T) {
 		return err
 	}
 	must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(told), wait.Timeout(time.Minute), wait.Gap(10*time.Millisecond)))
+	m.inner.results <- &drivers.ExitResult{ExitCode: 137}
+	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
 
 	handle := m.d.succeeded(m.d.setup.Load(), cfg)
 	must.NotNil(t, handle)
