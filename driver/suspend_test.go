@@ -4,10 +4,8 @@
 package driver
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -31,9 +29,9 @@ func TestSuspend(t *testing.T) {
 	m.prepare(t)
 	must.NoError(t, m.d.SignalTask(cfg.ID, SignalSuspend+" job vae is before it\n"))
 	message(t, m.messages, "suspended, step unknown, saved in /alloc/data/ckpt-1: job vae is before it")
+	m.waitKilled(t)
 	m.inner.results <- &drivers.ExitResult{ExitCode: 137}
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch), must.Sprint("Nomad must not restart it"))
-	must.Eq(t, "killed", m.fridge.is())
 	must.False(t, m.held.success(), must.Sprint("it has not succeeded"))
 	must.True(t, remembered(t, m.held).Suspended)
 
@@ -59,6 +57,12 @@ func TestSuspend(t *testing.T) {
 	must.Len(t, 1, kept) // the key of its records
 }
 
+func (m *moving) waitKilled(t *testing.T) {
+	t.Helper()
+	killed := func() bool { return m.frozen(t) == nil && m.fridge.is() == "killed" }
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(killed), wait.Timeout(time.Minute), wait.Gap(10*time.Millisecond)))
+}
+
 // The other name of a file that is written in place changes with it, so what is kept of a task that
 // runs on is dropped.
 func TestSuspend_fails(t *testing.T) {
@@ -81,14 +85,7 @@ func TestSuspend_resumed(t *testing.T) {
 	ch, err := m.d.WaitTask(t.Context(), cfg.ID)
 	must.NoError(t, err)
 	m.d.resumeMove(m.held)
-	told := func() error {
-		data, err := private.Open(cfg.AllocDir).ReadFile(private.StatusName(cfg.Name), 1<<20)
-		if err == nil && !strings.Contains(string(data), status.MoveSuspended) {
-			err = errors.New(string(data))
-		}
-		return err
-	}
-	must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(told), wait.Timeout(time.Minute), wait.Gap(10*time.Millisecond)))
+	m.waitKilled(t)
 	m.inner.results <- &drivers.ExitResult{ExitCode: 137}
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
 
