@@ -62,6 +62,11 @@ demo: ## six training jobs on a real Nomad, with and without Ebbtide's policy, a
 	@$(MAKE) --no-print-directory build nomad
 	$(GO) run ./e2e/demo
 
+demo-queue: ## eight jobs with room for one on a real Nomad, as Nomad starts them and in the queue (6 minutes, root)
+	@tools/setup demo
+	@$(MAKE) --no-print-directory build nomad
+	$(GO) run ./e2e/queue
+
 test: ## everything that CI runs; at the end what failed, and what was skipped and why (45 minutes, root; NOINSTALL=1: installs no packages)
 	@tools/test
 
@@ -181,4 +186,4 @@ bench-cost: build nomad ## what policies, log reading and the plugin cost (20 mi
 clean: ## remove what was built here (the cached Nomad agent stays)
 	rm -rf $(BIN) $(DIST) out e2e/out
 
-.PHONY: docs screenshots help build product preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu release release-again test-release lint bench report bench-cost clean
+.PHONY: docs screenshots help build product preload fakes nomad demo demo-queue test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu release release-again test-release lint bench report bench-cost clean

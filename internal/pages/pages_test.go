@@ -32,7 +32,7 @@ var budgets = map[string]int{
 	"docs/reference.md":     5760,
 	"docs/gpu.md":           2420,
 	"docs/gpu-internals.md": 1195,
-	"docs/queue.md":         1460,
+	"docs/queue.md":         1475,
 	"docs/sim.md":           835,
 	"docs/evaluation.md":    3375,
 	"docs/dependencies.md":  1060,
@@ -40,7 +40,7 @@ var budgets = map[string]int{
 }
 
 // inAll is the most words of all of docs.
-const inAll = 27320
+const inAll = 27330
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {

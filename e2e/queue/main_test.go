@@ -1,0 +1,34 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+)
+
+func TestSample(t *testing.T) {
+	o := options{nodes: 2, places: 2, jobs: 2000, median: 10 * time.Second, load: 0.5}
+	all := o.sample(1)
+	must.Eq(t, all, o.sample(1))
+	work := 0.0
+	for i, j := range all {
+		work += j.LengthS
+		must.Eq(t, j.LengthS, j.GuessS)
+		must.True(t, i == 0 || j.At >= all[i-1].At)
+	}
+	must.Between(t, 0.45, work/(4*all[len(all)-1].At), 0.55) // the load
+}
+
+func TestReport(t *testing.T) {
+	long, short := job{ID: "long", LengthS: 60, At: 0, Started: 0, Ended: 60}, job{ID: "short", LengthS: 10, At: 10, Started: 60, Ended: 70}
+	late, soon := job{ID: "long", Started: 0, Ended: 72, Suspends: 1}, job{ID: "short", At: 10, Started: 11, Ended: 21}
+	var out bytes.Buffer
+	must.NoError(t, report(&out, []pair{{Seed: 7, Plain: []job{long, short}, Queue: []job{late, soon}}}))
+	must.StrContains(t, out.String(), "short   10 s       10 s    50 s           60 s        1 s            11 s        0\n")
+	must.StrContains(t, out.String(), "-31 %                 -98 %      +3 %      × 1.20     0.50\n")
+}
