@@ -36,7 +36,7 @@ func TestSuspend(t *testing.T) {
 	shimConfig.Interval, shimConfig.Queue.Cost, shimConfig.Limits.Cooldown, shimConfig.Limits.MovesPerMinute = time.Second, time.Second, 0, 100
 	shimConfig.Web.Address, shimConfig.Nomad.Address = "", c.agent.Addr
 	runShims(t, shimConfig, "shim")
-	const trainer = "exec trainer -model logreg -threads 1 -steps 2000 -wait 20ms -every 1 -checkpoint $NOMAD_ALLOC_DIR/data/model.ckpt -resume"
+	const trainer = "exec trainer -model logreg -threads 1 -steps 0 -wait 20ms -every 1 -checkpoint $NOMAD_ALLOC_DIR/data/model.ckpt -resume"
 	for name, k := range map[string]task{
 		"saves":          suspendedTask(trainer, ""),
 		"saves and ends": suspendedTask(trainer, `signal = "SIGTERM"`),
