@@ -129,7 +129,7 @@ func orphans(jobs []*cluster.Job, records []move.Record, unreadable []move.Unrea
 	for _, j := range jobs {
 		recorded := slices.ContainsFunc(records, func(r move.Record) bool { return r.Namespace == j.Key.Namespace && r.Job == j.Key.ID }) ||
 			slices.ContainsFunc(unreadable, func(u move.Unreadable) bool { return u.Namespace == j.Key.Namespace && u.Job == j.Key.ID })
-		if j.Bound() != "" && !j.Dead && !j.Held && !recorded { // a held one is suspended
+		if j.Bound() != "" && !recorded {
 			entries = append(entries, memory.Entry{
 				Namespace: j.Key.Namespace, Job: j.Key.ID, Phase: phaseBound,
 				Why: "bound to a node without a record; run ebbtide moves -recover to unbind it",
@@ -177,7 +177,7 @@ func (c movesCommand) unbind(ctx context.Context, nomad move.API, opts move.Opti
 	}
 	for _, j := range jobs {
 		group := j.Bound()
-		if group == "" || j.Dead || j.Held {
+		if group == "" {
 			continue
 		}
 		said, err := move.Unbind(ctx, nomad, j.Key.Namespace, j.Key.ID, group, opts)

@@ -31,7 +31,7 @@ Usage: ebbtide queue [options]
   Lists the jobs that have ebbtide_queue in their meta, in the order in which they get
   their places, as the leading shim reports them: at most 200. FAIR END is when the job
   would end with its fair share of the cluster; "late" means that it would have ended.
-  PRIORITY is that among the jobs of its owner, or an operator's order: hold or top.
+  PRIORITY is that among the jobs of its owner, or an operator's order: hold, stop or top.
 
 Options:
 

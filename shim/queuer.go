@@ -428,11 +428,11 @@ func (q *queuer) waitsFor(key cluster.JobKey, d queue.Decision) string {
 	if n := len(q.rejected[key]); d.Rule == queue.RuleNever && n > 0 {
 		return fmt.Sprintf("Nomad would place it on none of the %d nodes that were tried; they are tried again within %v", n, rejectionTTL)
 	}
+	why := q.readable(d.Why)
 	alloc, node := q.state.Jobs[key].Suspended()
 	if alloc == "" {
-		return q.readable(d.Why)
+		return why
 	}
-	why := q.readable(d.Why)
 	if d.Rule == queue.RuleNever {
 		why = "waits for node " + q.name(node) + ", which has its checkpoint"
 	}

@@ -40,15 +40,19 @@ func (r *recovery) recover() {
 	bound := make(map[cluster.JobKey]string)
 	adopting := make(map[cluster.JobKey]bool) // released to Nomad without a place, they wait for the node of their checkpoint
 	for key, j := range r.state.Jobs {
-		if group := j.Bound(); group != "" && !j.Dead && !j.Held { // a completed batch job stays bound, a suspended one waits
+		if group := j.Bound(); group != "" {
 			bound[key] = group
-			adopting[key] = j.Groups[group].Adopts != "" && j.Groups[group].Node != ""
+			if g := j.Groups[group]; g.Adopts != "" && g.Node != "" {
+				adopting[key] = true
+			}
 		}
 	}
-	for _, a := range r.state.Allocs {
-		delete(adopting, a.Job)
+	if len(adopting) > 0 { // few: there may be 100,000 allocations
+		for _, a := range r.state.Allocs {
+			delete(adopting, a.Job)
+		}
+		maps.DeleteFunc(bound, func(key cluster.JobKey, _ string) bool { return adopting[key] })
 	}
-	maps.DeleteFunc(bound, func(key cluster.JobKey, _ string) bool { return adopting[key] })
 	r.run(func() func() {
 		ctx, cancel := context.WithTimeout(r.leading, queryTimeout)
 		defer cancel()

@@ -110,10 +110,11 @@ func (j *Job) Suspended() (alloc, node string) {
 	return "", ""
 }
 
-// Bound returns the group bound for a move, "" if there is none or the job is stopped.
+// Bound returns the group bound for a move, "" if there is none, or if it is to stay: a stopped or
+// completed batch job's, and a suspended one's, which waits.
 func (j *Job) Bound() string {
 	for name, g := range j.Groups {
-		if g.Bound && !j.Stopped {
+		if g.Bound && !j.Stopped && !j.Dead && !j.Held {
 			return name
 		}
 	}

@@ -246,7 +246,13 @@ func Move(ctx context.Context, nomad Nomad, req Request, opts Options) (Result, 
 	if err != nil || req.DryRun {
 		return m.result, err
 	}
-	err = m.withClaim(ctx, m.newRecord(req.Why), func(ctx context.Context) (over bool, err error) {
+	err = m.execute(ctx, m.newRecord(req.Why), PhaseBind, m.bind, m.finish)
+	return m.result, err
+}
+
+// execute has the tasks save, registers the job in a phase while they are frozen, and finishes.
+func (m *mover) execute(ctx context.Context, r Record, phase Phase, register func(context.Context) error, finish func(context.Context) (over bool, err error)) error {
+	return m.withClaim(ctx, r, func(ctx context.Context) (over bool, err error) {
 		m.frozen = newFreeze(ctx, m.nomad, m.alloc)
 		defer m.frozen.stop()
 		if err := m.keepVersions(ctx); err != nil {
@@ -254,7 +260,7 @@ func Move(ctx context.Context, nomad Nomad, req Request, opts Options) (Result, 
 		}
 		err = m.step(ctx, PhaseSave, m.save)
 		if err == nil {
-			err = m.step(ctx, PhaseBind, m.bind)
+			err = m.step(ctx, phase, register)
 		}
 		if err != nil && !m.result.Bound {
 			return true, errors.Join(err, m.detached(ctx, m.thaw))
@@ -262,9 +268,8 @@ func Move(ctx context.Context, nomad Nomad, req Request, opts Options) (Result, 
 		if err != nil {
 			return false, err
 		}
-		return m.finish(ctx)
+		return finish(ctx)
 	})
-	return m.result, err
 }
 
 // withClaim writes the claim, keeps it renewed during do, and drops it if the move is over.

@@ -56,24 +56,7 @@ func Suspend(ctx context.Context, nomad Nomad, req Request, opts Options) (Resul
 	}
 	r := m.newRecord(req.Why)
 	r.Suspend = true
-	err := m.withClaim(ctx, r, func(ctx context.Context) (over bool, err error) {
-		m.frozen = newFreeze(ctx, m.nomad, m.alloc)
-		defer m.frozen.stop()
-		if err := m.keepVersions(ctx); err != nil {
-			m.opts.Report(PhaseCheck, "Nomad may garbage-collect the user's versions of the job: "+err.Error())
-		}
-		err = m.step(ctx, PhaseSave, m.save)
-		if err == nil {
-			err = m.step(ctx, PhaseHold, m.hold)
-		}
-		if err != nil && !m.result.Bound {
-			return true, errors.Join(err, m.detached(ctx, m.thaw))
-		}
-		if err != nil {
-			return false, err
-		}
-		return m.finishSuspend(ctx)
-	})
+	err := m.execute(ctx, r, PhaseHold, m.hold, m.finishSuspend)
 	return m.result, err
 }
 
@@ -256,7 +239,7 @@ func isHold(left, _ string) bool { return left == cluster.Hold }
 // and its node; "" if it is not suspended.
 func Suspended(job *document.Job, group string) (alloc, node string) {
 	g := job.LookupTaskGroup(group)
-	if g == nil || !slices.ContainsFunc(g.Constraints, func(c *api.Constraint) bool { return c.LTarget == cluster.Hold }) {
+	if g == nil || !slices.ContainsFunc(g.Constraints, func(c *api.Constraint) bool { return isHold(c.LTarget, c.RTarget) }) {
 		return "", ""
 	}
 	if node, _, _ = boundTo(job, group); node == "" {
