@@ -14,7 +14,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 type command struct {
@@ -64,14 +64,14 @@ func writeJSON(w io.Writer, v any) error {
 type usage struct{ error }
 
 // withStore parses the arguments, runs do on the shim's variables, and returns the exit status.
-func (c command) withStore(args []string, help string, options func(*flag.FlagSet), do func(context.Context, memory.Store) error) int {
-	return c.withStoreAnd(nil, args, help, options, func(ctx context.Context, store memory.Store, _ []string) error { return do(ctx, store) })
+func (c command) withStore(args []string, help string, options func(*flag.FlagSet), do func(context.Context, store.Store) error) int {
+	return c.withStoreAnd(nil, args, help, options, func(ctx context.Context, vars store.Store, _ []string) error { return do(ctx, vars) })
 }
 
 // withStoreAnd is withStore for a command with operands, which are named.
-func (c command) withStoreAnd(names, args []string, help string, options func(*flag.FlagSet), do func(ctx context.Context, store memory.Store, operands []string) error) int {
+func (c command) withStoreAnd(names, args []string, help string, options func(*flag.FlagSet), do func(ctx context.Context, vars store.Store, operands []string) error) int {
 	flags := c.flags()
-	nomad, store := nomadFlags(flags), storeFlags(flags)
+	nomad, vars := nomadFlags(flags), storeFlags(flags)
 	options(flags)
 	if status, ok := c.parse(flags, args, help); !ok {
 		return status
@@ -83,13 +83,13 @@ func (c command) withStoreAnd(names, args []string, help string, options func(*f
 		return c.refuse(fmt.Errorf("unexpected argument %q", flags.Arg(len(names))))
 	}
 	var err error
-	if store.Client, err = nomad.Client(); err != nil {
+	if vars.Client, err = nomad.Client(); err != nil {
 		return c.refuse(err)
 	}
-	defer store.Client.Close()
+	defer vars.Client.Close()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	located, err := store.Locate(ctx)
+	located, err := vars.Locate(ctx)
 	if err == nil {
 		err = do(ctx, located, flags.Args())
 	}

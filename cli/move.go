@@ -16,8 +16,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 type moveCommand struct{ command }
@@ -70,7 +70,7 @@ func (c moveCommand) Run(args []string) int {
 	flags := c.flags()
 	nomad := nomadFlags(flags)
 	flags.BoolVar(&req.DryRun, "dry-run", false, "")
-	store := storeFlags(flags)
+	vars := storeFlags(flags)
 	if status, ok := c.parse(flags, args, c.Help()); !ok {
 		return status
 	}
@@ -91,13 +91,13 @@ func (c moveCommand) Run(args []string) int {
 	if req.Node, err = resolveNode(ctx, client, flags.Arg(1)); err != nil {
 		return c.failed(err)
 	}
-	store.Client = client
-	located, err := store.Locate(ctx)
+	vars.Client = client
+	located, err := vars.Locate(ctx)
 	if err != nil {
 		return c.failed(err)
 	}
 	opts := move.DefaultOptions()
-	opts.Claims, opts.Owner = memory.Claims{Store: located}, "ebbtide move on "+process()
+	opts.Claims, opts.Owner = store.Claims{Store: located}, "ebbtide move on "+process()
 	opts.Report = func(phase move.Phase, text string) { fmt.Fprintf(c.io.Err, "%-6s  %s\n", phase, text) }
 	result, err := move.Move(ctx, move.API{Client: client, Agent: nomad.Agent}, req, opts)
 	if err != nil {
@@ -110,11 +110,11 @@ func (c moveCommand) Run(args []string) int {
 }
 
 // storeFlags adds the flags that locate the shim's variables.
-func storeFlags(flags *flag.FlagSet) *memory.Store {
-	store := new(memory.Store)
-	flags.StringVar(&store.Namespace, "namespace", "", "")
-	flags.StringVar(&store.Path, "path", config.Default().Leader.Path, "")
-	return store
+func storeFlags(flags *flag.FlagSet) *store.Store {
+	vars := new(store.Store)
+	flags.StringVar(&vars.Namespace, "namespace", "", "")
+	flags.StringVar(&vars.Path, "path", config.Default().Leader.Path, "")
+	return vars
 }
 
 // process names this process for display.

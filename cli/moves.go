@@ -18,8 +18,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 type movesCommand struct{ command }
@@ -51,44 +51,44 @@ func (c movesCommand) Run(args []string) int {
 		flags.BoolVar(&asJSON, "json", false, "")
 		flags.BoolVar(&finish, "recover", false, "")
 	}
-	return c.withStore(args, c.Help(), options, func(ctx context.Context, store memory.Store) error {
+	return c.withStore(args, c.Help(), options, func(ctx context.Context, vars store.Store) error {
 		if finish {
-			if err := c.recover(ctx, store); err != nil {
+			if err := c.recover(ctx, vars); err != nil {
 				return err
 			}
 		}
-		entries, err := store.Entries(ctx)
+		entries, err := vars.Entries(ctx)
 		if err != nil {
 			return err
 		}
-		records, unreadable, err := memory.Claims{Store: store}.List(ctx)
+		records, unreadable, err := store.Claims{Store: vars}.List(ctx)
 		if err != nil {
 			return err
 		}
 		names := make(map[string]string)
 		if len(records) > 0 {
-			nodes, _, _ := store.Client.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
+			nodes, _, _ := vars.Client.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
 			for _, n := range nodes {
 				names[n.ID] = n.Name
 			}
 		}
 		entries = append(entries, inProgress(records, names)...)
-		jobs, _, err := cluster.ListJobs(ctx, store.Client)
+		jobs, _, err := cluster.ListJobs(ctx, vars.Client)
 		if err != nil {
 			fmt.Fprintf(c.io.Err, "ebbtide moves: cannot list jobs bound without a record: %v\n", err)
 		}
 		entries = append(entries, orphans(jobs, records, unreadable)...)
 		for _, u := range unreadable {
-			entries = append(entries, memory.Entry{Namespace: u.Namespace, Job: u.Job, Phase: phaseUnreadable, Why: u.String()})
+			entries = append(entries, store.Entry{Namespace: u.Namespace, Job: u.Job, Phase: phaseUnreadable, Why: u.String()})
 		}
 		return c.print(entries, asJSON)
 	})
 }
 
-func (c movesCommand) print(entries []memory.Entry, asJSON bool) error {
+func (c movesCommand) print(entries []store.Entry, asJSON bool) error {
 	if asJSON {
 		if entries == nil {
-			entries = []memory.Entry{}
+			entries = []store.Entry{}
 		}
 		return writeJSON(c.io.Out, entries)
 	}
@@ -106,10 +106,10 @@ func (c movesCommand) print(entries []memory.Entry, asJSON bool) error {
 }
 
 // inProgress lists moves in progress, with node IDs where names are unknown.
-func inProgress(records []move.Record, names map[string]string) []memory.Entry {
-	var entries []memory.Entry
+func inProgress(records []move.Record, names map[string]string) []store.Entry {
+	var entries []store.Entry
 	for _, r := range records {
-		entries = append(entries, memory.Entry{
+		entries = append(entries, store.Entry{
 			Namespace: r.Namespace, Job: r.Job, Alloc: r.Alloc, From: cmp.Or(names[r.Source], r.Source), To: cmp.Or(names[r.Target], r.Target), Phase: string(r.Phase), Owner: r.Owner,
 			Why: strings.TrimPrefix(r.Why+"; ", "; ") + "move " + r.ID + " of " + r.Owner,
 		})
@@ -124,13 +124,13 @@ const (
 )
 
 // orphans lists the jobs bound without a record.
-func orphans(jobs []*cluster.Job, records []move.Record, unreadable []move.Unreadable) []memory.Entry {
-	var entries []memory.Entry
+func orphans(jobs []*cluster.Job, records []move.Record, unreadable []move.Unreadable) []store.Entry {
+	var entries []store.Entry
 	for _, j := range jobs {
 		recorded := slices.ContainsFunc(records, func(r move.Record) bool { return r.Namespace == j.Key.Namespace && r.Job == j.Key.ID }) ||
 			slices.ContainsFunc(unreadable, func(u move.Unreadable) bool { return u.Namespace == j.Key.Namespace && u.Job == j.Key.ID })
 		if j.Bound() != "" && !recorded {
-			entries = append(entries, memory.Entry{
+			entries = append(entries, store.Entry{
 				Namespace: j.Key.Namespace, Job: j.Key.ID, Phase: phaseBound,
 				Why: "bound to a node without a record; run ebbtide moves -recover to unbind it",
 			})
@@ -140,8 +140,8 @@ func orphans(jobs []*cluster.Job, records []move.Record, unreadable []move.Unrea
 }
 
 // recover finishes abandoned moves.
-func (c movesCommand) recover(ctx context.Context, store memory.Store) error {
-	nomad, claims := move.API{Client: store.Client}, memory.Claims{Store: store}
+func (c movesCommand) recover(ctx context.Context, vars store.Store) error {
+	nomad, claims := move.API{Client: vars.Client}, store.Claims{Store: vars}
 	opts := move.DefaultOptions()
 	opts.Claims, opts.Owner = claims, "ebbtide moves on "+process()
 	opts.Report = func(phase move.Phase, text string) { fmt.Fprintf(c.io.Err, "%-6s  %s\n", phase, text) }
@@ -192,7 +192,7 @@ func (c movesCommand) unbind(ctx context.Context, nomad move.API, opts move.Opti
 	return nil
 }
 
-func outcome(e memory.Entry) string {
+func outcome(e store.Entry) string {
 	switch {
 	case e.Phase == phaseBound || e.Phase == phaseUnreadable:
 		return e.Phase

@@ -15,7 +15,7 @@ import (
 
 	"github.com/hashicorp/cli"
 
-	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 type queueCommand struct{ command }
@@ -42,8 +42,8 @@ Options:
 func (c queueCommand) Run(args []string) int {
 	asJSON := false
 	options := func(flags *flag.FlagSet) { flags.BoolVar(&asJSON, "json", false, "") }
-	return c.withStore(args, c.Help(), options, func(ctx context.Context, store memory.Store) error {
-		r, err := store.LoadReport(ctx)
+	return c.withStore(args, c.Help(), options, func(ctx context.Context, vars store.Store) error {
+		r, err := vars.LoadReport(ctx)
 		if err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func (c queueCommand) Run(args []string) int {
 			return errors.New("no shim has led yet; jobs of the queue wait until one does")
 		}
 		if asJSON {
-			return writeJSON(c.io.Out, append([]memory.Queued{}, r.Queue...)) // a shim before this version has none
+			return writeJSON(c.io.Out, append([]store.Queued{}, r.Queue...)) // a shim before this version has none
 		}
 		if r.QueueOff != "" {
 			fmt.Fprintln(c.io.Err, r.QueueOff)
@@ -60,7 +60,7 @@ func (c queueCommand) Run(args []string) int {
 	})
 }
 
-func (c queueCommand) print(jobs []memory.Queued) error {
+func (c queueCommand) print(jobs []store.Queued) error {
 	w := tabwriter.NewWriter(c.io.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NO\tJOB\tOWNER\tPRIORITY\tNODE\tFAIR END\tWHY")
 	for i, j := range jobs {

@@ -16,7 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/internal/optin"
-	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // orderHelp is in the help of all orders for a job.
@@ -32,15 +32,15 @@ PATH/leader unless -namespace is given, and read and write on PATH/orders.
 `
 
 // orderJob runs a command that changes the order for a job of the queue. change returns what to print.
-func (c command) orderJob(args []string, help string, options func(*flag.FlagSet), change func(orders map[string]memory.Order, job string) (string, error)) int {
-	return c.withStoreAnd([]string{"JOB"}, args, help, options, func(ctx context.Context, store memory.Store, operands []string) error {
-		job, err := queuedJob(ctx, store, operands[0])
+func (c command) orderJob(args []string, help string, options func(*flag.FlagSet), change func(orders map[string]store.Order, job string) (string, error)) int {
+	return c.withStoreAnd([]string{"JOB"}, args, help, options, func(ctx context.Context, vars store.Store, operands []string) error {
+		job, err := queuedJob(ctx, vars, operands[0])
 		if err != nil {
 			return err
 		}
 		var text string
-		var drained *memory.Act
-		if err := store.UpdateOrders(ctx, func(o *memory.Orders) (err error) {
+		var drained *store.Act
+		if err := vars.UpdateOrders(ctx, func(o *store.Orders) (err error) {
 			drained = o.Drained
 			text, err = change(o.Jobs, job)
 			return err
@@ -56,12 +56,12 @@ func (c command) orderJob(args []string, help string, options func(*flag.FlagSet
 }
 
 // queuedJob resolves the argument JOB to NAMESPACE/ID.
-func queuedJob(ctx context.Context, store memory.Store, arg string) (string, error) {
+func queuedJob(ctx context.Context, vars store.Store, arg string) (string, error) {
 	namespace, id, ok := strings.Cut(arg, "/")
 	if !ok {
 		namespace, id = "", arg // the client's
 	}
-	job, _, err := store.Client.Jobs().Info(id, (&api.QueryOptions{Namespace: namespace}).WithContext(ctx))
+	job, _, err := vars.Client.Jobs().Info(id, (&api.QueryOptions{Namespace: namespace}).WithContext(ctx))
 	why := ""
 	switch {
 	case isNotFound(err):
@@ -75,7 +75,7 @@ func queuedJob(ctx context.Context, store memory.Store, arg string) (string, err
 	default:
 		return *job.Namespace + "/" + *job.ID, nil
 	}
-	return "", fmt.Errorf("job %q is not in the queue: %s%s", arg, why, inQueue(ctx, store))
+	return "", fmt.Errorf("job %q is not in the queue: %s%s", arg, why, inQueue(ctx, vars))
 }
 
 func isNotFound(err error) bool {
@@ -84,9 +84,9 @@ func isNotFound(err error) bool {
 }
 
 // inQueue lists jobs of the queue for an error, as far as the token may read the report.
-func inQueue(ctx context.Context, store memory.Store) string {
+func inQueue(ctx context.Context, vars store.Store) string {
 	const most = 10
-	r, err := store.LoadReport(ctx)
+	r, err := vars.LoadReport(ctx)
 	if err != nil || r == nil {
 		return ""
 	}
@@ -104,7 +104,7 @@ func inQueue(ctx context.Context, store memory.Store) string {
 }
 
 // act is the operator's, now.
-func act() memory.Act { return memory.Act{By: operator(), Since: time.Now().UTC()} }
+func act() store.Act { return store.Act{By: operator(), Since: time.Now().UTC()} }
 
 // maxWhy bounds a reason: it is in the shim's report, whose size is bounded.
 const maxWhy = 100
@@ -123,14 +123,14 @@ type queueHoldCommand struct {
 
 func newQueueHold(io IO) cli.Command {
 	return queueHoldCommand{
-		command{io, "queue hold"}, memory.DoHold, "Keep a job of the queue from starting",
+		command{io, "queue hold"}, store.DoHold, "Keep a job of the queue from starting",
 		"A running job is not\n  touched.",
 	}
 }
 
 func newQueueStop(io IO) cli.Command {
 	return queueHoldCommand{
-		command{io, "queue stop"}, memory.DoStop, "Suspend a job of the queue, and keep it from starting",
+		command{io, "queue stop"}, store.DoStop, "Suspend a job of the queue, and keep it from starting",
 		"A running job is\n  suspended, if it has a checkpoint block; then it goes on from what it has saved.",
 	}
 }
@@ -149,9 +149,9 @@ Usage: ebbtide ` + c.name + ` [options] JOB
 }
 
 func (c queueHoldCommand) Run(args []string) int {
-	o := memory.Order{Do: c.do, Act: act()}
+	o := store.Order{Do: c.do, Act: act()}
 	options := func(flags *flag.FlagSet) { flags.StringVar(&o.Why, "reason", "", "") }
-	return c.orderJob(args, c.Help(), options, func(orders map[string]memory.Order, job string) (string, error) {
+	return c.orderJob(args, c.Help(), options, func(orders map[string]store.Order, job string) (string, error) {
 		orders[job] = o
 		return fmt.Sprintf("%s is on hold %s", job, o), checkWhy(o.Why)
 	})
@@ -174,9 +174,9 @@ Usage: ebbtide queue top [options] JOB
 }
 
 func (c queueTopCommand) Run(args []string) int {
-	o := memory.Order{Do: memory.DoTop, Act: act()}
-	return c.orderJob(args, c.Help(), func(*flag.FlagSet) {}, func(orders map[string]memory.Order, job string) (string, error) {
-		if was := orders[job]; was.Do == memory.DoHold || was.Do == memory.DoStop {
+	o := store.Order{Do: store.DoTop, Act: act()}
+	return c.orderJob(args, c.Help(), func(*flag.FlagSet) {}, func(orders map[string]store.Order, job string) (string, error) {
+		if was := orders[job]; was.Do == store.DoHold || was.Do == store.DoStop {
 			return "", fmt.Errorf("job %s is on hold %s; see ebbtide queue release", job, was)
 		}
 		orders[job] = o
@@ -207,9 +207,9 @@ Usage: ebbtide queue release [options] JOB
 func (c queueReleaseCommand) Run(args []string) int {
 	now := false
 	options := func(flags *flag.FlagSet) { flags.BoolVar(&now, "now", false, "") }
-	return c.orderJob(args, c.Help(), options, func(orders map[string]memory.Order, job string) (string, error) {
+	return c.orderJob(args, c.Help(), options, func(orders map[string]store.Order, job string) (string, error) {
 		if now {
-			o := memory.Order{Do: memory.DoLeave, Act: act()}
+			o := store.Order{Do: store.DoLeave, Act: act()}
 			orders[job] = o
 			return fmt.Sprintf("%s is out of the queue %s", job, o), nil
 		}
@@ -244,15 +244,15 @@ Options:
 func (c queueDrainCommand) Run(args []string) int {
 	a := act()
 	options := func(flags *flag.FlagSet) { flags.StringVar(&a.Why, "reason", "", "") }
-	return c.withStore(args, c.Help(), options, func(ctx context.Context, store memory.Store) error {
+	return c.withStore(args, c.Help(), options, func(ctx context.Context, vars store.Store) error {
 		if err := checkWhy(a.Why); err != nil {
 			return err
 		}
-		if err := store.UpdateOrders(ctx, func(o *memory.Orders) error { o.Drained = &a; return nil }); err != nil {
+		if err := vars.UpdateOrders(ctx, func(o *store.Orders) error { o.Drained = &a; return nil }); err != nil {
 			return err
 		}
 		fmt.Fprintln(c.io.Out, "the queue is drained", a)
-		if l, err := store.Leader(ctx); err == nil && l != nil && l.Leads {
+		if l, err := vars.Leader(ctx); err == nil && l != nil && l.Leads {
 			fmt.Fprintf(c.io.Out, "The leading shim, %s, releases its jobs within 10 seconds.\n", l.Holder)
 			return nil
 		}
@@ -283,7 +283,7 @@ Options:
 }
 
 func (c queueResumeCommand) Run(args []string) int {
-	return c.withStore(args, c.Help(), func(*flag.FlagSet) {}, func(ctx context.Context, store memory.Store) error {
-		return store.UpdateOrders(ctx, func(o *memory.Orders) error { o.Drained = nil; return nil })
+	return c.withStore(args, c.Help(), func(*flag.FlagSet) {}, func(ctx context.Context, vars store.Store) error {
+		return vars.UpdateOrders(ctx, func(o *store.Orders) error { o.Drained = nil; return nil })
 	})
 }

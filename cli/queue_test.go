@@ -14,7 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/shim/leader"
-	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // queued is a job of the queue, or one like it.
@@ -28,15 +28,15 @@ func queued(namespace, id string, more func(*api.Job)) *api.Job {
 }
 
 func TestQueue(t *testing.T) {
-	store := variables(t)
+	vars := variables(t)
 	status, _, stderr := ebbtide("", "queue")
 	must.Eq(t, exitError, status)
 	must.StrContains(t, stderr, "no shim has led yet")
 
-	must.NoError(t, store.SaveReport(t.Context(), memory.Report{QueueOff: "the queue is drained since then", Queue: []memory.Queued{
-		{Namespace: "ml", Job: "vae", Owner: "vision", Order: memory.DoTop, Priority: 7, Node: "n1", Late: true, Why: "runs"},
+	must.NoError(t, vars.SaveReport(t.Context(), store.Report{QueueOff: "the queue is drained since then", Queue: []store.Queued{
+		{Namespace: "ml", Job: "vae", Owner: "vision", Order: store.DoTop, Priority: 7, Node: "n1", Late: true, Why: "runs"},
 		{Namespace: "ml", Job: "mlp", Owner: "ml", Priority: -3, FairEnd: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC), Why: "no place is free"},
-		{Namespace: "ml", Job: "gru", Owner: "ml", Order: memory.DoHold, Why: "on hold since then"},
+		{Namespace: "ml", Job: "gru", Owner: "ml", Order: store.DoHold, Why: "on hold since then"},
 	}}))
 	status, stdout, stderr := ebbtide("", "queue")
 	must.Eq(t, exitOK, status)
@@ -47,15 +47,15 @@ func TestQueue(t *testing.T) {
 3   ml/gru  ml      hold      -     unknown           on hold since then
 `, stdout)
 	_, stdout, _ = ebbtide("", "queue", "-json")
-	var jobs []memory.Queued
+	var jobs []store.Queued
 	must.NoError(t, json.Unmarshal([]byte(stdout), &jobs))
 	must.Len(t, 3, jobs)
 }
 
 func TestQueue_orders(t *testing.T) {
-	store := variables(t, queued("default", "vae", nil), queued("ml", "mlp", nil), queued("default", "a/b", nil))
-	order := func(key string) memory.Order {
-		orders, err := store.LoadOrders(t.Context())
+	vars := variables(t, queued("default", "vae", nil), queued("ml", "mlp", nil), queued("default", "a/b", nil))
+	order := func(key string) store.Order {
+		orders, err := vars.LoadOrders(t.Context())
 		must.NoError(t, err)
 		return orders.Jobs[key]
 	}
@@ -66,35 +66,35 @@ func TestQueue_orders(t *testing.T) {
 		must.StrContains(t, stdout, want)
 	}
 	run("default/vae is on hold since ", "hold", "-reason", "no data yet", "vae")
-	must.Eq(t, memory.DoHold, order("default/vae").Do)
+	must.Eq(t, store.DoHold, order("default/vae").Do)
 	must.Eq(t, "no data yet", order("default/vae").Why)
 	must.Less(t, time.Minute, time.Since(order("default/vae").Since))
 	run("ml/mlp is at the top since ", "top", "ml/mlp")
-	must.Eq(t, memory.DoTop, order("ml/mlp").Do)
+	must.Eq(t, store.DoTop, order("ml/mlp").Do)
 	run("default/a/b is on hold", "stop", "default/a/b")
-	must.Eq(t, memory.DoStop, order("default/a/b").Do)
+	must.Eq(t, store.DoStop, order("default/a/b").Do)
 	run("default/a/b is on hold", "hold", "default/a/b")
 
 	status, _, stderr := ebbtide("", "queue", "top", "default/vae")
 	must.Eq(t, exitError, status)
 	must.StrContains(t, stderr, "job default/vae is on hold since ")
 	must.StrContains(t, stderr, ": no data yet; see ebbtide queue release")
-	must.Eq(t, memory.DoHold, order("default/vae").Do)
+	must.Eq(t, store.DoHold, order("default/vae").Do)
 
 	run("default/vae has no order", "release", "vae")
 	must.Eq(t, "", order("default/vae").Do)
 	run("ml/mlp is out of the queue since ", "release", "-now", "ml/mlp")
-	must.Eq(t, memory.DoLeave, order("ml/mlp").Do)
+	must.Eq(t, store.DoLeave, order("ml/mlp").Do)
 
 	t.Setenv("NOMAD_NAMESPACE", "ml")
 	run("ml/mlp has no order", "release", "mlp")
 	must.Eq(t, "", order("ml/mlp").Do)
-	must.Eq(t, memory.DoHold, order("default/a/b").Do, must.Sprint("the others stay"))
+	must.Eq(t, store.DoHold, order("default/a/b").Do, must.Sprint("the others stay"))
 }
 
 func TestQueue_orderErrors(t *testing.T) {
 	stopped, dead := true, "dead"
-	store := variables(t, queued("default", "plain", func(j *api.Job) { j.Meta = nil }), queued("default", "vae", nil),
+	vars := variables(t, queued("default", "plain", func(j *api.Job) { j.Meta = nil }), queued("default", "vae", nil),
 		queued("default", "stopped", func(j *api.Job) { j.Stop = &stopped }), queued("default", "over", func(j *api.Job) { j.Status = &dead }))
 	for _, tc := range []struct {
 		status int
@@ -117,36 +117,36 @@ func TestQueue_orderErrors(t *testing.T) {
 		must.Eq(t, "", stdout)
 		must.StrContains(t, stderr, tc.want)
 	}
-	orders, err := store.LoadOrders(t.Context())
+	orders, err := vars.LoadOrders(t.Context())
 	must.NoError(t, err)
-	must.Eq(t, memory.Orders{}, orders)
+	must.Eq(t, store.Orders{}, orders)
 
 	// The error lists the queue.
-	var r memory.Report
+	var r store.Report
 	for i, want := range []string{"; no job is\n", "; in it are ml/0\n", "; in it are ml/0, ml/1, ml/2, ml/3, ml/4, ml/5, ml/6, ml/7, ml/8, ml/9, and 1 more\n"} {
 		for len(r.Queue) < []int{0, 1, 11}[i] {
-			r.Queue = append(r.Queue, memory.Queued{Namespace: "ml", Job: fmt.Sprint(len(r.Queue))})
+			r.Queue = append(r.Queue, store.Queued{Namespace: "ml", Job: fmt.Sprint(len(r.Queue))})
 		}
-		must.NoError(t, store.SaveReport(t.Context(), r))
+		must.NoError(t, vars.SaveReport(t.Context(), r))
 		_, _, stderr := ebbtide("", "queue", "hold", "x")
 		must.StrHasSuffix(t, want, stderr)
 	}
 }
 
 func TestQueue_drain(t *testing.T) {
-	store := variables(t, queued("default", "vae", nil))
+	vars := variables(t, queued("default", "vae", nil))
 	_, _, stderr := ebbtide("", "queue", "hold", "vae")
 	must.Eq(t, "", stderr)
 	status, stdout, _ := ebbtide("", "queue", "drain", "-reason", "uninstall")
 	must.Eq(t, exitOK, status)
 	must.StrContains(t, stdout, ": uninstall\n")
 	must.StrContains(t, stdout, "nomad node meta apply -node-id NODE ebbtide_hold=released")
-	orders, err := store.LoadOrders(t.Context())
+	orders, err := vars.LoadOrders(t.Context())
 	must.NoError(t, err)
 	must.Eq(t, "uninstall", orders.Drained.Why)
 	must.MapLen(t, 1, orders.Jobs)
 
-	lock := &leader.Variable{Client: store.Client, Namespace: store.Namespace, Path: store.Path + "/leader", TTL: time.Minute, Holder: "n1, process 7"}
+	lock := &leader.Variable{Client: vars.Client, Namespace: vars.Namespace, Path: vars.Path + "/leader", TTL: time.Minute, Holder: "n1, process 7"}
 	must.NoError(t, lock.Acquire(t.Context()))
 	_, stdout, _ = ebbtide("", "queue", "drain")
 	must.StrContains(t, stdout, "The leading shim, n1, process 7, releases its jobs within 10 seconds.\n")
@@ -157,7 +157,7 @@ func TestQueue_drain(t *testing.T) {
 
 	status, _, _ = ebbtide("", "queue", "resume")
 	must.Eq(t, exitOK, status)
-	orders, err = store.LoadOrders(t.Context())
+	orders, err = vars.LoadOrders(t.Context())
 	must.NoError(t, err)
 	must.Nil(t, orders.Drained)
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/hashicorp/cli"
 
-	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // storeHelp documents the flags of storeFlags.
@@ -54,8 +54,8 @@ Options:
 func (c shimStatusCommand) Run(args []string) int {
 	asJSON := false
 	options := func(flags *flag.FlagSet) { flags.BoolVar(&asJSON, "json", false, "") }
-	return c.withStore(args, c.Help(), options, func(ctx context.Context, store memory.Store) error {
-		s, err := store.Overview(ctx)
+	return c.withStore(args, c.Help(), options, func(ctx context.Context, vars store.Store) error {
+		s, err := vars.Overview(ctx)
 		if err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ func (c shimStatusCommand) Run(args []string) int {
 	})
 }
 
-func (c shimStatusCommand) print(s memory.Overview, now time.Time) error {
+func (c shimStatusCommand) print(s store.Overview, now time.Time) error {
 	w := tabwriter.NewWriter(c.io.Out, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
 	if l := s.Leader; l != nil {
@@ -145,20 +145,20 @@ Options:
 }
 
 func (c shimPauseCommand) Run(args []string) int {
-	p := memory.Pause{By: operator(), Since: time.Now()}
+	p := store.Pause{By: operator(), Since: time.Now()}
 	var long time.Duration
 	options := func(flags *flag.FlagSet) {
 		flags.DurationVar(&long, "for", 0, "")
 		flags.StringVar(&p.Why, "reason", "", "")
 	}
-	return c.withStore(args, c.Help(), options, func(ctx context.Context, store memory.Store) error {
+	return c.withStore(args, c.Help(), options, func(ctx context.Context, vars store.Store) error {
 		if long < 0 {
 			return usage{fmt.Errorf("-for: must be a duration like 2h, got %v", long)}
 		}
 		if long > 0 {
 			p.Until = p.Since.Add(long)
 		}
-		if err := store.Pause(ctx, p); err != nil {
+		if err := vars.Pause(ctx, p); err != nil {
 			return err
 		}
 		fmt.Fprintln(c.io.Out, &p)
@@ -183,8 +183,8 @@ Options:
 }
 
 func (c shimResumeCommand) Run(args []string) int {
-	return c.withStore(args, c.Help(), func(*flag.FlagSet) {}, func(ctx context.Context, store memory.Store) error {
-		return store.Resume(ctx)
+	return c.withStore(args, c.Help(), func(*flag.FlagSet) {}, func(ctx context.Context, vars store.Store) error {
+		return vars.Resume(ctx)
 	})
 }
 

@@ -17,12 +17,12 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/shim/leader"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // variables is Nomad's variables API, in memory, and the API of the jobs.
-func variables(t *testing.T, jobs ...*api.Job) (store memory.Store) {
+func variables(t *testing.T, jobs ...*api.Job) (vars store.Store) {
 	var mu sync.Mutex
 	all := make(map[string]api.Variable)
 	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -74,15 +74,15 @@ func variables(t *testing.T, jobs ...*api.Job) (store memory.Store) {
 	t.Setenv("NOMAD_ADDR", nomad.URL)
 	client, err := api.NewClient(api.DefaultConfig())
 	must.NoError(t, err)
-	return memory.Store{Client: client, Namespace: "default", Path: "ebbtide/shim"}
+	return store.Store{Client: client, Namespace: "default", Path: "ebbtide/shim"}
 }
 
 func TestShim_pause(t *testing.T) {
-	store := variables(t)
+	vars := variables(t)
 	status, stdout, stderr := ebbtide("", "shim", "pause", "-for", "2h", "-reason", "upgrade")
 	must.Eq(t, exitOK, status, must.Sprint(stderr))
 	must.StrContains(t, stdout, ": upgrade\n")
-	p, err := store.LoadPause(t.Context())
+	p, err := vars.LoadPause(t.Context())
 	must.NoError(t, err)
 	must.Eq(t, 2*time.Hour, p.Until.Sub(p.Since))
 	must.True(t, p.Active(p.Since))
@@ -93,7 +93,7 @@ func TestShim_pause(t *testing.T) {
 
 	status, _, _ = ebbtide("", "shim", "resume")
 	must.Eq(t, exitOK, status)
-	p, err = store.LoadPause(t.Context())
+	p, err = vars.LoadPause(t.Context())
 	must.NoError(t, err)
 	must.Nil(t, p)
 	for want, args := range map[string][]string{
@@ -106,31 +106,31 @@ func TestShim_pause(t *testing.T) {
 		must.Eq(t, exitUsage, status)
 		must.StrContains(t, stderr, want)
 	}
-	p, err = store.LoadPause(t.Context())
+	p, err = vars.LoadPause(t.Context())
 	must.NoError(t, err)
 	must.Nil(t, p)
 }
 
 func TestShim_status(t *testing.T) {
-	store, ctx := variables(t), t.Context()
+	vars, ctx := variables(t), t.Context()
 	status, stdout, stderr := ebbtide("", "shim", "status")
 	must.Eq(t, exitError, status)
 	must.Eq(t, "", stdout)
 	must.StrContains(t, stderr, "no shim leads")
 
 	now := time.Now()
-	r := memory.Report{
+	r := store.Report{
 		Version: "1.2.3", At: now, Nodes: 3, Closed: "the next window starts tonight",
 		InFlight: 1, InFlightMax: 2, Started: 3, StartedMax: 6, LongestStepS: 0.012, Held: []string{"ml/gru"},
-		Reasons: []memory.Reason{{Namespace: "ml", Job: "vae", Text: "not moved now: cooldown"}}, Omitted: 7,
+		Reasons: []store.Reason{{Namespace: "ml", Job: "vae", Text: "not moved now: cooldown"}}, Omitted: 7,
 	}
-	must.NoError(t, store.SaveReport(ctx, r))
-	lock := &leader.Variable{Client: store.Client, Namespace: store.Namespace, Path: store.Path + "/leader", TTL: time.Minute, Holder: "n1, process 7"}
+	must.NoError(t, vars.SaveReport(ctx, r))
+	lock := &leader.Variable{Client: vars.Client, Namespace: vars.Namespace, Path: vars.Path + "/leader", TTL: time.Minute, Holder: "n1, process 7"}
 	must.NoError(t, lock.Acquire(ctx))
-	_, err := memory.Claims{Store: store}.Write(ctx, move.Record{ID: "4f", Namespace: "ml", Job: "mlp", Phase: move.PhaseWait, Owner: "ebbtide move"})
+	_, err := store.Claims{Store: vars}.Write(ctx, move.Record{ID: "4f", Namespace: "ml", Job: "mlp", Phase: move.PhaseWait, Owner: "ebbtide move"})
 	must.NoError(t, err)
-	newer := &api.Variable{Namespace: store.Namespace, Path: store.Path + "/claims/9", Items: api.VariableItems{"record": `{"schema": 9, "namespace": "ml", "job": "cnn"}`}}
-	_, _, err = store.Client.Variables().Update(newer, &api.WriteOptions{Namespace: store.Namespace})
+	newer := &api.Variable{Namespace: vars.Namespace, Path: vars.Path + "/claims/9", Items: api.VariableItems{"record": `{"schema": 9, "namespace": "ml", "job": "cnn"}`}}
+	_, _, err = vars.Client.Variables().Update(newer, &api.WriteOptions{Namespace: vars.Namespace})
 	must.NoError(t, err)
 	status, stdout, stderr = ebbtide("", "shim", "status")
 	must.Eq(t, exitOK, status, must.Sprint(stderr))
@@ -142,7 +142,7 @@ func TestShim_status(t *testing.T) {
 	} {
 		must.StrContains(t, stdout, want)
 	}
-	var s memory.Overview
+	var s store.Overview
 	_, stdout, _ = ebbtide("", "shim", "status", "-json")
 	must.NoError(t, json.Unmarshal([]byte(stdout), &s))
 	must.Eq(t, r.Reasons, s.Report.Reasons)

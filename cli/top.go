@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/store"
 	"github.com/ebbtide/ebbtide/top"
 	"github.com/ebbtide/ebbtide/top/gather"
 	"github.com/ebbtide/ebbtide/top/ui"
@@ -111,7 +111,7 @@ func (c topCommand) Run(args []string) int {
 		return c.refuse(errs...)
 	}
 	defer client.Close()
-	o.Client, o.Shim = client, memory.Store{Client: client, Namespace: o.Shim.Namespace, Path: o.Shim.Path}
+	o.Client, o.Shim = client, store.Store{Client: client, Namespace: o.Shim.Namespace, Path: o.Shim.Path}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	g := gather.New(o.Options)

@@ -25,8 +25,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/policies"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 func optIn(j job) job {
@@ -138,10 +138,10 @@ func (s *site) testShimCutOff(t *testing.T) {
 		s.a.waitStatus(t, alloc, "train", "sorted", func(st status.Status) bool { return st.SpeCon.Category != "" })
 	}
 	stop := runShims(t, c, "shim")
-	store := memory.Store{Client: s.server.API, Namespace: c.Leader.Namespace, Path: c.Leader.Path}
+	vars := store.Store{Client: s.server.API, Namespace: c.Leader.Namespace, Path: c.Leader.Path}
 	w.follows(t)
 	eventually(t, "it has been decided that they stay", func() error {
-		jobs, err := store.Jobs(t.Context())
+		jobs, err := vars.Jobs(t.Context())
 		must.NoError(t, err)
 		decided := 0
 		for key, j := range jobs {
@@ -169,10 +169,10 @@ func (s *site) testShimCutOff(t *testing.T) {
 	w.follows(t)
 
 	s.eligible(t, s.b, true)
-	balanced := func() (moved []memory.Entry) {
-		notes, err := store.Entries(t.Context())
+	balanced := func() (moved []store.Entry) {
+		notes, err := vars.Entries(t.Context())
 		must.NoError(t, err)
-		return slices.DeleteFunc(notes, func(e memory.Entry) bool { return e.Policy != policies.SpeConRebalance })
+		return slices.DeleteFunc(notes, func(e store.Entry) bool { return e.Policy != policies.SpeConRebalance })
 	}
 	eventually(t, "one has been moved", func() error {
 		if notes := balanced(); len(notes) == 0 {

@@ -22,8 +22,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // site is a server and two nodes, in separate agents that can be killed independently.
@@ -149,8 +149,8 @@ func nomadOf(client *api.Client) move.API {
 }
 
 // claimsOf uses the variables of `ebbtide move`.
-func claimsOf(client *api.Client) memory.Claims {
-	return memory.Claims{Store: memory.Store{Client: client, Namespace: "default", Path: "ebbtide/shim"}}
+func claimsOf(client *api.Client) store.Claims {
+	return store.Claims{Store: store.Store{Client: client, Namespace: "default", Path: "ebbtide/shim"}}
 }
 
 // end waits for the move's end, and recovers it as the next shim would.

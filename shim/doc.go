@@ -7,10 +7,12 @@
 // fails, jobs keep running where Nomad placed them.
 //
 // Inputs: Nomad's listing and event stream (packages cluster, stream), the drivers' status files
-// (allocfs), the configuration (config), the operators' pause (memory). Outputs: job registrations
-// and signals (move), records and a report in Nomad variables (memory), metrics and health (web).
+// (allocfs), the configuration (config), the operators' pause and orders (store). Outputs: job
+// registrations and signals (move), records and a report in Nomad variables (store), metrics and health
+// (web).
 //
-// Start with shim.go, whose loop owns all state (background runs everything that waits for Nomad or
-// a node), then decide.go, one reconcile pass, and move/move.go. heldJobs and release place jobs
-// that wait (move.Release). ARCHITECTURE.md follows an event to a move.
+// Start with pass.go, one decision about the cluster: each policy turns a snapshot into a plan. Then
+// executor.go, which carries plans out within the limits, leadership.go, whose steps own all state
+// while background runs what waits for Nomad or a node, and move/move.go. ARCHITECTURE.md follows an
+// event to a move.
 package shim

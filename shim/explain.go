@@ -13,7 +13,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
-	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/policies"
 )
 
@@ -32,101 +31,85 @@ type reason struct {
 	failed bool   // the error of an attempt; without alloc it is kept
 }
 
-// reasons keeps the latest reason of each job.
-type reasons struct {
-	cluster view
-	out     hclog.Logger
-	latest  map[cluster.JobKey]reason
-	scan    schedule // of the jobs without a reason
+// skipped is why an allocation is not moved now.
+func skipped(a *cluster.Alloc, why string) reason {
+	return reason{text: "not moved now: " + why, alloc: a.ID}
 }
 
 // explain logs the reason for a decision about a job unless it is unchanged, and reports whether it
 // is new.
-func (r *reasons) explain(key cluster.JobKey, what string) bool {
-	return r.set(hclog.Info, key, reason{text: what})
+func (x *executor) explain(key cluster.JobKey, what string) bool {
+	r := reason{text: what}
+	if state, _ := x.cluster.Snapshot(); state.Job(key) != nil {
+		r.index = state.Job(key).Index
+	}
+	return x.note(note{key: key, level: hclog.Info, reason: r})
 }
 
 // explainSkip logs why an allocation is not moved now, and reports whether the reason is new.
-func (r *reasons) explainSkip(a *cluster.Alloc, why string) bool { return r.skip(hclog.Info, a, why) }
+func (x *executor) explainSkip(a *cluster.Alloc, why string) bool {
+	return x.note(note{key: a.Job, level: hclog.Info, reason: skipped(a, why), weak: true})
+}
 
-// skip keeps the error of an attempt, which tells more than the back-off after it.
-func (r *reasons) skip(level hclog.Level, a *cluster.Alloc, why string) bool {
-	if was := r.latest[a.Job]; was.failed && (was.alloc == "" || was.alloc == a.ID) {
+// explainFailure records the error of an attempt, whose new allocation may have been replaced.
+func (x *executor) explainFailure(a *cluster.Alloc, newAlloc, what string) {
+	r := reason{text: "not moved: " + what, failed: true}
+	if newAlloc == "" {
+		r.alloc = a.ID
+	}
+	x.note(note{key: a.Job, level: hclog.Debug, reason: r})
+}
+
+// note keeps the reason and logs it, if it is new.
+func (x *executor) note(n note) bool {
+	was, explained := x.latest[n.key]
+	if n.weak && was.failed && (was.alloc == "" || was.alloc == n.alloc) || n.first && explained {
 		return false
 	}
-	return r.set(level, a.Job, reason{text: "not moved now: " + why, alloc: a.ID})
-}
-
-// explainStay records why no move of an allocation is useful.
-func (r *reasons) explainStay(a *cluster.Alloc, why string) {
-	if !r.cluster.busy[a.Job] {
-		r.set(hclog.Debug, a.Job, reason{text: "not moved: " + why, alloc: a.ID})
-	}
-}
-
-// explainFailure records the error of an attempt.
-func (r *reasons) explainFailure(f transfer, what string) {
-	is := reason{text: "not moved: " + what, alloc: f.alloc.ID, failed: true}
-	if f.result.NewAlloc != "" {
-		is.alloc = "" // it may have been replaced
-	}
-	r.set(hclog.Debug, f.alloc.Job, is)
-}
-
-func (r *reasons) set(level hclog.Level, key cluster.JobKey, is reason) bool {
-	what := is.text
-	is.text = strings.ToValidUTF8(what[:min(len(what), maxReasonLen)], "")
-	if j := r.cluster.state.Jobs[key]; j != nil && is.alloc == "" {
-		is.index = j.Index
-	}
-	was := r.latest[key]
-	r.latest[key] = is
-	if was.text == is.text {
+	what := n.text
+	n.text = strings.ToValidUTF8(what[:min(len(what), maxReasonLen)], "")
+	x.latest[n.key] = n.reason
+	if was.text == n.text {
 		return false
 	}
-	r.out.Log(level, what, "job", key.ID, "namespace", key.Namespace)
+	x.log.Log(n.level, what, "job", n.key.ID, "namespace", n.key.Namespace)
 	return true
 }
 
-// forgetReasons drops the reasons of jobs that are over, have changed or have moved.
-func (r *reasons) forgetReasons(keys []cluster.JobKey) {
-	for _, key := range keys {
-		is, j := r.latest[key], r.cluster.state.Jobs[key]
-		if j == nil || j.Stopped || j.Dead || is.alloc != "" && r.cluster.state.Allocs[is.alloc] == nil || is.alloc == "" && !is.failed && j.Index != is.index {
-			delete(r.latest, key)
+// outdated returns the reasons of jobs that are over, have changed or have moved.
+func (s *snapshot) outdated() map[cluster.JobKey]reason {
+	out := make(map[cluster.JobKey]reason)
+	for key, is := range s.explained {
+		j := s.Job(key)
+		if j == nil || j.Stopped || j.Dead || is.alloc != "" && s.Alloc(is.alloc) == nil || is.alloc == "" && !is.failed && j.Index != is.index {
+			out[key] = is
 		}
 	}
+	return out
 }
 
-// explainJobs explains the jobs that no policy proposes to move.
-func (r *reasons) explainJobs(c config.Config, keys []cluster.JobKey) {
-	enabled := func(name string) bool {
-		switch name {
-		case policies.Relocate:
-			return c.Relocation.Enabled
-		case policies.FlowConPlace:
-			return c.Placement.Enabled
-		case policies.SpeConMigrate:
-			return c.Migration.Enabled
-		}
-		return c.Rebalance.Enabled
+// unmoved explains the jobs that no policy proposes to move.
+func (s *snapshot) unmoved() (p plan) {
+	enabled := map[string]bool{
+		policies.Relocate: s.config.Relocation.Enabled, policies.FlowConPlace: s.config.Placement.Enabled,
+		policies.SpeConMigrate: s.config.Migration.Enabled, policies.SpeConRebalance: s.config.Rebalance.Enabled,
 	}
-	for _, key := range keys {
-		j := r.cluster.state.Jobs[key]
-		if j == nil || len(j.Migrates) == 0 || j.Stopped || j.Dead || j.Held || r.cluster.busy[key] || r.cluster.unreadable[key] {
+	for j := range s.Jobs() {
+		if len(j.Migrates) == 0 || j.Stopped || j.Dead || j.Held || s.busy[j.Key] || s.unreadable[j.Key] {
 			continue
 		}
+		n := note{key: j.Key, level: hclog.Debug, reason: reason{index: j.Index}}
 		why := immovable(j)
-		if why == "" && !slices.ContainsFunc(j.Migrates, enabled) {
+		if why == "" && !slices.ContainsFunc(j.Migrates, func(name string) bool { return enabled[name] }) {
 			why = "no policy that may move it is enabled"
 		}
-		if _, explained := r.latest[key]; why == "" && !explained {
-			why = "no policy proposes it"
+		if why == "" {
+			why, n.first = "no policy proposes it", true
 		}
-		if why != "" {
-			r.set(hclog.Debug, key, reason{text: "not moved: " + why})
-		}
+		n.text = "not moved: " + why
+		p.note(n)
 	}
+	return p
 }
 
 // immovable returns why no group of the job can be moved, "" if one can.

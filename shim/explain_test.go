@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"testing"
 	"time"
 
@@ -16,19 +15,10 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
 	"github.com/ebbtide/ebbtide/shim/policies"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
-
-// decided runs the loop's steps until none is left.
-func (t *term) decided() {
-	for t.drain(); len(t.steps) > 0; t.drain() {
-		step := t.steps[0]
-		t.steps = t.steps[1:]
-		step()
-	}
-}
 
 // Each task that may be relocated has a reason.
 func TestReasons_relocate(t *testing.T) {
@@ -37,39 +27,38 @@ func TestReasons_relocate(t *testing.T) {
 		return Summary{Node: status.Node{Tasks: 1, Counts: map[string]int{"NL": 1}, RemainingCPUS: status.Number(cpuS), Sized: 1}, At: now}
 	}
 	fair := status.Status{Updated: now, Fair: status.Fair{RemainingCPUS: 400, CapCores: 2, Finish: now.Add(150 * time.Second)}}
-	for want, change := range map[string]func(s *term, a *cluster.Alloc, sums map[string]Summary){
-		"not moved now: cooldown until ": func(s *term, a *cluster.Alloc, _ map[string]Summary) { s.gate.Restore(a.Job, now, 0) },
-		"not moved now: no node with less than half as much work per core can take it": func(s *term, a *cluster.Alloc, _ map[string]Summary) {
+	for want, change := range map[string]func(s *fixture, a *cluster.Alloc, sums map[string]Summary){
+		"not moved now: cooldown until ": func(s *fixture, a *cluster.Alloc, _ map[string]Summary) { s.budget.Restore(a.Job, now, 0) },
+		"not moved now: no node with less than half as much work per core can take it": func(s *fixture, a *cluster.Alloc, _ map[string]Summary) {
 			s.reject(a.Job, "b")
 		},
-		"not moved: cannot read its status: no such file": func(s *term, _ *cluster.Alloc, _ map[string]Summary) { s.nomad = says{} },
-		"not moved: its remaining work is unknown": func(s *term, a *cluster.Alloc, _ map[string]Summary) {
+		"not moved: cannot read its status: no such file": func(s *fixture, _ *cluster.Alloc, _ map[string]Summary) { s.nomad = says{} },
+		"not moved: its remaining work is unknown": func(s *fixture, a *cluster.Alloc, _ map[string]Summary) {
 			s.nomad = says{statuses: map[string]status.Status{a.ID: {Fair: status.Fair{RemainingCPUS: status.Unknown()}}}}
 		},
-		"not moved: it would not finish sufficiently sooner on another node": func(s *term, a *cluster.Alloc, _ map[string]Summary) {},
-		"not moved: its node has no summary":                                 func(_ *term, _ *cluster.Alloc, sums map[string]Summary) { delete(sums, "a") },
-		"not moved: its node is ignored: its driver reports impossible figures: sized:": func(s *term, _ *cluster.Alloc, sums map[string]Summary) {
+		"not moved: it would not finish sufficiently sooner on another node": func(s *fixture, a *cluster.Alloc, _ map[string]Summary) {},
+		"not moved: its node has no summary":                                 func(_ *fixture, _ *cluster.Alloc, sums map[string]Summary) { delete(sums, "a") },
+		"not moved: its node is ignored: its driver reports impossible figures: sized:": func(s *fixture, _ *cluster.Alloc, sums map[string]Summary) {
 			delete(sums, "a")
-			s.surveyor.ignored = map[string]string{"a": "sized: must be ≥ 0 and ≤ 1, got -5"}
+			s.planner.surveyor.ignored = map[string]string{"a": "sized: must be ≥ 0 and ≤ 1, got -5"}
 		},
-		"not moved: no node has less than half as much work per core as its own": func(_ *term, _ *cluster.Alloc, sums map[string]Summary) {
+		"not moved: no node has less than half as much work per core as its own": func(_ *fixture, _ *cluster.Alloc, sums map[string]Summary) {
 			sums["b"] = sums["a"]
 		},
-		"not moved: it has just started elsewhere": func(s *term, a *cluster.Alloc, _ map[string]Summary) {
-			s.set(0, a.Job, reason{text: "not moved: it has just started elsewhere", alloc: a.ID, failed: true})
-			s.gate.Restore(a.Job, now, 1)
+		"not moved: it has just started elsewhere": func(s *fixture, a *cluster.Alloc, _ map[string]Summary) {
+			s.note(note{key: a.Job, reason: reason{text: "not moved: it has just started elsewhere", alloc: a.ID, failed: true}})
+			s.budget.Restore(a.Job, now, 1)
 		},
 	} {
 		s, a := small()
 		a.Started = now.Add(-time.Minute)
-		s.state = cluster.FromListing(cluster.Listing{
-			Nodes: slices.Collect(maps.Values(s.state.Nodes)), Jobs: slices.Collect(maps.Values(s.state.Jobs)), Allocs: []*cluster.Alloc{a},
-		})
-		s.synced, s.nomad = true, says{statuses: map[string]status.Status{a.ID: fair}}
+		s.nomad = says{statuses: map[string]status.Status{a.ID: fair}}
 		sums := map[string]Summary{"a": sized(700), "b": sized(100)}
 		change(s, a, sums)
-		s.relocator.relocate(config.Default(), sums)
-		s.decided()
+		snap := s.snap()
+		snap.summaries, snap.ignored = sums, s.planner.surveyor.ignored
+		s.carryOut(config.Default(), snap.relocations())
+		s.drain()
 		must.StrHasPrefix(t, want, s.latest[a.Job].text)
 	}
 }
@@ -91,7 +80,8 @@ func TestReasons_jobs(t *testing.T) {
 		g := j.Groups["train"]
 		change(j, &g, &c)
 		j.Groups["train"] = g
-		s.explainJobs(c, []cluster.JobKey{a.Job, {ID: "gone"}})
+		s.Reload(c)
+		s.carryOut(c, s.snap().unmoved())
 		must.Eq(t, want, s.latest[a.Job].text)
 	}
 }
@@ -105,9 +95,9 @@ func TestReasons_finish(t *testing.T) {
 		"not moved: to node-b: cannot be moved: no room":      {err: &move.Refused{Reasons: []string{"no room"}, Target: true}},
 	} {
 		s, a := small()
-		s.journal.held = func() error { return errors.New("lost") }
-		f.alloc, f.to, f.entry = a, "b", memory.Entry{Policy: policies.Relocate, To: "node-b"}
-		f.end = s.gate.Begin(time.Now(), a.Job, "a", "b")
+		s.writer.held = func() error { return errors.New("lost") }
+		f.alloc, f.to, f.entry = a, "b", store.Entry{Policy: policies.Relocate, To: "node-b"}
+		f.end = s.budget.Begin(time.Now(), a.Job, "a", "b")
 		s.finish(config.Default(), f)
 		s.drain()
 		must.Eq(t, want, s.latest[a.Job].text)
@@ -118,28 +108,39 @@ func TestReasons_finish(t *testing.T) {
 	}
 }
 
+// forgetReasons drops the reasons that hold no more.
+func (f *fixture) forgetReasons() {
+	state := f.listed()
+	f.forget(state)
+	s := f.snapshot(f.now(), state)
+	s.explained = maps.Clone(f.latest)
+	f.carryOut(f.now(), plan{forgotten: s.outdated()})
+}
+
 // A reason ends with its job, with its allocation, or with the job's version.
 func TestReasons_forgotten(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change  func(s *term, a *cluster.Alloc)
+		change  func(s *fixture, a *cluster.Alloc)
 		of, job bool // whether the reason of the allocation and that of the job stay
 	}{
-		"unchanged": {func(*term, *cluster.Alloc) {}, true, true},
-		"moved":     {func(s *term, a *cluster.Alloc) { delete(s.state.Allocs, a.ID) }, false, true},
-		"changed":   {func(s *term, a *cluster.Alloc) { s.state.Jobs[a.Job].Index++ }, true, false},
-		"stopped":   {func(s *term, a *cluster.Alloc) { s.state.Jobs[a.Job].Stopped = true }, false, false},
-		"dead":      {func(s *term, a *cluster.Alloc) { s.state.Jobs[a.Job].Dead = true }, false, false},
-		"completed": {func(s *term, a *cluster.Alloc) { s.state.Completed[a.Job] = true }, false, false},
-		"purged":    {func(s *term, a *cluster.Alloc) { delete(s.state.Jobs, a.Job) }, false, false},
+		"unchanged": {func(*fixture, *cluster.Alloc) {}, true, true},
+		"moved":     {func(s *fixture, a *cluster.Alloc) { delete(s.state.Allocs, a.ID) }, false, true},
+		"changed":   {func(s *fixture, a *cluster.Alloc) { s.state.Jobs[a.Job].Index++ }, true, false},
+		"stopped":   {func(s *fixture, a *cluster.Alloc) { s.state.Jobs[a.Job].Stopped = true }, false, false},
+		"dead":      {func(s *fixture, a *cluster.Alloc) { s.state.Jobs[a.Job].Dead = true }, false, false},
+		"completed": {func(s *fixture, a *cluster.Alloc) { s.complete(a) }, false, false},
+		"purged":    {func(s *fixture, a *cluster.Alloc) { delete(s.state.Jobs, a.Job) }, false, false},
 	} {
 		for _, of := range []bool{true, false} {
 			s, a := small()
+			s.listed()
 			if s.explain(a.Job, "held"); of {
-				s.explainStay(a, "it is well where it is")
+				p := plan{}
+				p.explainStay(s.snap(), a, "it is well where it is")
+				s.carryOut(config.Default(), p)
 			}
 			tc.change(s, a)
-			s.forget()
-			s.forgetReasons([]cluster.JobKey{a.Job})
+			s.forgetReasons()
 			_, there := s.latest[a.Job]
 			must.Eq(t, of && tc.of || !of && tc.job, there, must.Sprint(name, of))
 		}
@@ -147,12 +148,14 @@ func TestReasons_forgotten(t *testing.T) {
 
 	// A new attempt drops the last one's error.
 	s, a := small()
-	s.explainFailure(transfer{alloc: a, result: move.Result{NewAlloc: "b"}}, "the target failed")
+	s.explainFailure(a, "b", "the target failed")
 	delete(s.state.Allocs, a.ID)
-	s.forgetReasons([]cluster.JobKey{a.Job})
+	s.forgetReasons()
 	must.Eq(t, "not moved: the target failed", s.latest[a.Job].text, must.Sprint("it runs again on its source"))
-	s.nomad, s.journal.held = says{}, func() error { return errors.New("lost") }
-	s.startMove(config.Default(), a, "b", memory.Entry{Policy: policies.Relocate})
+	s.nomad, s.writer.held = says{}, func() error { return errors.New("lost") }
+	s.state.Allocs[a.ID] = a
+	s.listed()
+	s.carryOut(config.Default(), moveTo(a, "b", store.Entry{Policy: policies.Relocate}))
 	must.MapEmpty(t, s.latest)
 	s.drain()
 }

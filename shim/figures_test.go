@@ -4,9 +4,7 @@
 package shim
 
 import (
-	"maps"
 	"math"
-	"slices"
 	"testing"
 	"time"
 
@@ -15,9 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ebbtide/ebbtide/driver/status"
-	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/rebalance"
 	"github.com/ebbtide/ebbtide/shim/relocate"
 )
 
@@ -26,17 +22,17 @@ func relocates(t *testing.T, skew, in time.Duration, cpus float64) bool {
 	s, a := small()
 	now := time.Now().Add(skew)
 	a.Started = now.Add(-time.Minute)
-	s.state = cluster.FromListing(cluster.Listing{
-		Nodes: slices.Collect(maps.Values(s.state.Nodes)), Jobs: slices.Collect(maps.Values(s.state.Jobs)), Allocs: []*cluster.Alloc{a},
-	})
 	said := status.Status{Updated: now, Fair: status.Fair{RemainingCPUS: status.Number(cpus), Finish: now.Add(in)}}
-	s.synced, s.nomad = true, says{statuses: map[string]status.Status{a.ID: said}}
+	s.nomad = says{statuses: map[string]status.Status{a.ID: said}}
 	c := config.Default()
 	c.DryRun = true
-	s.relocator.relocate(c, map[string]Summary{
+	s.Reload(c)
+	snap := s.snap()
+	snap.summaries = map[string]Summary{
 		"a": {Node: status.Node{Tasks: 1, Counts: map[string]int{"NL": 1}, RemainingCPUS: 1000, Sized: 1}, At: now}, "b": {},
-	})
-	s.decided()
+	}
+	s.carryOut(c, snap.relocations())
+	s.drain()
 	return s.latest[a.Job].text == "not moved now: check: no leader" // the move's own answer
 }
 
@@ -99,7 +95,7 @@ func TestCollect_anyFigures(t *testing.T) {
 	}))
 	count := rapid.OneOf(rapid.Int(), rapid.IntRange(0, 9))
 	rapid.Check(t, func(t *rapid.T) {
-		s, a := small()
+		s, _ := small()
 		odd := *s.state.Nodes["b"]
 		odd.ID, odd.PoolCores = "odd", figure.Draw(t, "pool")
 		s.state.Nodes["odd"] = &odd
@@ -111,22 +107,27 @@ func TestCollect_anyFigures(t *testing.T) {
 			GrowthSum: map[string]status.Number{"NL": status.Number(figure.Draw(t, "growth")), "CL": status.Number(figure.Draw(t, "growth"))},
 			SpeCon:    map[string]int{"PC": count.Draw(t, "PC")}, RemainingCPUS: status.Number(figure.Draw(t, "left")), Sized: count.Draw(t, "sized"),
 		}
-		nodes := s.surveyor.collect([]query{{node: "a", pool: 4, sum: Summary{Node: good}}, {node: "odd", pool: odd.PoolCores, sum: Summary{Node: n}}})
+		nodes := s.planner.surveyor.collect([]query{{node: "a", pool: 4, sum: Summary{Node: good}}, {node: "odd", pool: odd.PoolCores, sum: Summary{Node: n}}})
 		must.MapContainsKey(t, nodes, "a")
 		_, counts := nodes["odd"]
-		must.Eq(t, counts, s.surveyor.ignored["odd"] == "")
+		must.Eq(t, counts, s.planner.surveyor.ignored["odd"] == "")
 
-		in := relocate.Input{Nodes: s.backlogs(s.state.NodeIDs(), nodes), Params: relocate.DefaultParams()}
+		snap := s.snap()
+		snap.summaries = nodes
+		in := relocate.Input{Params: relocate.DefaultParams()}
+		for n := range snap.Nodes() {
+			if backlog, ok := snap.backlog(n); ok {
+				in.Nodes = append(in.Nodes, backlog)
+			}
+		}
 		must.NoError(t, in.Validate())
-		for _, l := range s.placer.nodeLoads(s.state.NodeIDs(), nodes) {
-			for _, g := range []float64{l.load.NL.Growth, l.load.WL.Growth, l.load.CL.Growth} {
+		for _, l := range snap.nodeLoads().loads {
+			for _, g := range []float64{l.NL.Growth, l.WL.Growth, l.CL.Growth} {
 				must.Between(t, 0, g, 3*maxGrowth)
 			}
-			must.Between(t, 0, l.load.NL.Tasks, 3*relocate.MaxTasks)
+			must.Between(t, 0, l.NL.Tasks, 3*relocate.MaxTasks)
 		}
-		rebalanced := rebalance.Input{NowS: 1}
-		s.rebalancer.rebalanceInput(config.Default(), s.state.NodeIDs(), nodes, &rebalanced, map[string]*cluster.Alloc{a.ID: a})
-		must.NoError(t, rebalanced.Validate())
+		must.NoError(t, snap.rebalanceInput(time.Unix(1, 0)).Validate())
 	})
 }
 
@@ -145,13 +146,15 @@ func TestCollect_ignored(t *testing.T) {
 		"tasks: must be ≥ 0 and ≤ 100000, got 1e+09":             {Tasks: 1e9},
 		"growth_sum.NL: must be ≥ 0 and ≤ 1e+100, got 1e+200":    {GrowthSum: map[string]status.Number{"NL": 1e200}},
 	} {
-		nodes := s.surveyor.collect(all(odd))
+		nodes := s.planner.surveyor.collect(all(odd))
 		must.MapContainsKey(t, nodes, "a")
 		must.MapNotContainsKey(t, nodes, "b")
-		must.StrContains(t, s.noSummary("b"), want)
-		must.Eq(t, "", s.migrator.unknown(nodes), must.Sprint("SpeCon does not wait for its figures"))
+		snap := s.snap()
+		snap.summaries, snap.ignored = nodes, s.planner.surveyor.ignored
+		must.StrContains(t, snap.noSummary("b"), want)
+		must.Eq(t, "", snap.unknown(), must.Sprint("SpeCon does not wait for its figures"))
 	}
-	must.MapContainsKeys(t, s.surveyor.collect(all(good.Node)), []string{"a", "b"})
-	must.MapEmpty(t, s.surveyor.ignored)
+	must.MapContainsKeys(t, s.planner.surveyor.collect(all(good.Node)), []string{"a", "b"})
+	must.MapEmpty(t, s.planner.surveyor.ignored)
 	must.Zero(t, testutil.ToFloat64(s.metrics.Ignored))
 }

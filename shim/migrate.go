@@ -5,118 +5,101 @@ package shim
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
-	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/migration"
 	"github.com/ebbtide/ebbtide/shim/policies"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
-// migrator moves tasks that request it, having converged (SpeCon, Algorithm 2).
-type migrator struct{ *term }
-
 // requesting returns the allocations with undecided move requests.
-func (m *migrator) requesting(c config.Config) (requesting []*cluster.Alloc) {
-	if !c.Migration.Enabled {
+func (s *snapshot) requesting() (requesting []*cluster.Alloc) {
+	if !s.config.Migration.Enabled {
 		return nil
 	}
-	for _, a := range m.state.Allocs {
+	for a := range s.Allocs() {
 		if a.MoveRequested.IsZero() {
 			continue
 		}
-		if _, ok := m.group(a, policies.SpeConMigrate); ok && m.journal.of(c, a.Job).Marked.IsZero() {
+		if _, ok := s.group(a, policies.SpeConMigrate); ok && s.jobs[a.Job].Marked.IsZero() {
 			requesting = append(requesting, a)
 		}
 	}
 	return requesting
 }
 
-// migrate runs SpeCon's Algorithm 2 for the tasks that request a move, oldest request first.
-func (m *migrator) migrate(c config.Config, asking []*cluster.Alloc, nodes map[string]Summary) {
+// migrate runs SpeCon's Algorithm 2 for the tasks that request a move, having converged, oldest
+// request first.
+func (s *snapshot) migrate(asking []*cluster.Alloc) (p plan) {
 	slices.SortFunc(asking, func(a, b *cluster.Alloc) int {
 		return cmp.Or(a.MoveRequested.Compare(b.MoveRequested), strings.Compare(a.ID, b.ID))
 	})
 	var all []reading
 	for _, a := range asking {
-		if _, ok := nodes[a.Node]; !ok {
-			m.explainSkip(a, m.noSummary(a.Node))
-		} else if closed := m.blocked(a, ""); closed != "" {
-			m.explainSkip(a, closed)
+		if _, ok := s.summaries[a.Node]; !ok {
+			p.explainSkip(a, s.noSummary(a.Node))
+		} else if closed := s.blocked(a, ""); closed != "" {
+			p.explainSkip(a, closed)
 		} else if len(all) < candidates {
 			all = append(all, reading{alloc: a, task: a.Task})
 		} else {
-			m.explainStay(a, othersFirst)
+			p.explainStay(s, a, othersFirst)
 		}
 	}
-	if len(all) == 0 {
-		return
+	s.read(all)
+	for _, r := range all {
+		s.migrateOne(&p, r)
 	}
-	m.fetch(func() func() {
-		m.read(all)
-		return func() {
-			for _, r := range all {
-				m.enqueue(func() { m.migrateOne(c, r, nodes) })
-			}
-		}
-	})
+	return p
 }
 
-func (m *migrator) migrateOne(c config.Config, r reading, nodes map[string]Summary) {
-	a := m.state.Allocs[r.alloc.ID]
-	if a == nil {
-		return
-	}
-	group, ok := m.group(a, policies.SpeConMigrate)
+func (s *snapshot) migrateOne(p *plan, r reading) {
+	a := r.alloc
 	switch {
-	case !ok:
-		return
 	case r.err != nil:
-		m.explainSkip(a, "cannot read its status: "+r.err.Error())
+		p.explainSkip(a, "cannot read its status: "+r.err.Error())
 		return
 	case !r.status.SpeCon.RequestMove:
-		m.explainSkip(a, "its move request was withdrawn: "+r.status.SpeCon.Why)
+		p.explainSkip(a, "its move request was withdrawn: "+r.status.SpeCon.Why)
 		return
 	}
-	in := migration.Input{Task: a.Job.ID, From: a.Node, Params: migration.Params{Weights: c.Migration.Weights}}
-	j := m.state.Jobs[a.Job]
-	for id, n := range nodes {
-		if id != a.Node && (m.isRejected(a.Job, id) || !m.feasible(m.state.Nodes[id], j, group, a.Allocated)) {
+	in := migration.Input{Task: a.Job.ID, From: a.Node, Params: migration.Params{Weights: s.config.Migration.Weights}}
+	group, _ := s.group(a, policies.SpeConMigrate)
+	j := s.Job(a.Job)
+	for node := range s.Nodes() {
+		n, ok := s.summaries[node.ID]
+		if !ok || node.ID != a.Node && (s.isRejected(a.Job, node.ID) || !s.feasible(node, j, group, a.Allocated)) {
 			continue
 		}
 		in.Nodes = append(in.Nodes, migration.Node{
-			ID: id, Use: max(0, known(n.Use)),
+			ID: node.ID, Use: max(0, known(n.Use)),
 			Counts: migration.Counts{PC: n.SpeCon["PC"] + n.SpeCon[""], WC: n.SpeCon["WC"], CC: n.SpeCon["CC"]},
 		})
 	}
-	slices.SortFunc(in.Nodes, func(a, b migration.Node) int { return strings.Compare(a.ID, b.ID) })
 	if err := in.Validate(); err != nil {
-		m.log.Error("skipping the decision: invalid input", "error", err)
+		p.fail("SpeCon's migration", err)
 		return
 	}
 	out := migration.Decide(in)
-	if !out.Move {
-		if unknown := m.unknown(nodes); unknown != "" {
-			m.explainSkip(a, "it would stay, but there is no summary of node "+m.name(unknown))
-			return // retried on the next pass
-		}
-		m.journal.mark(c, a.Job, false)
-		m.explainSkip(a, "it has converged, but stays: "+m.readable(out.Why))
-		return
+	switch unknown := s.unknown(); {
+	case out.Move:
+		p.move(s, a, out.To, store.Entry{Policy: policies.SpeConMigrate, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)}, r)
+	case unknown != "":
+		p.explainSkip(a, "it would stay, but there is no summary of node "+s.name(unknown))
+	default:
+		p.marked = append(p.marked, a.Job)
+		p.explainSkip(a, "it has converged, but stays: "+s.readable(out.Why))
 	}
-	m.startMove(c, a, out.To, memory.Entry{Policy: policies.SpeConMigrate, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)}, r)
 }
 
 // unknown returns a schedulable node without a summary, "" if there is none. An ignored node is not
 // waited for.
-func (m *migrator) unknown(nodes map[string]Summary) string {
-	for _, id := range slices.Sorted(maps.Keys(m.state.Nodes)) {
-		n := m.state.Nodes[id]
-		if _, ok := nodes[id]; !ok && n.Schedulable && n.PoolCores > 0 && m.surveyor.ignored[id] == "" {
-			return id
+func (s *snapshot) unknown() string {
+	for n := range s.Nodes() {
+		if _, ok := s.summaries[n.ID]; !ok && n.Schedulable && n.PoolCores > 0 && s.ignored[n.ID] == "" {
+			return n.ID
 		}
 	}
 	return ""

@@ -4,6 +4,7 @@
 package shim
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -16,8 +17,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/rebalance"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // A node is idle if it runs no task, not if none is movable; a node without a summary is not
@@ -25,15 +26,14 @@ import (
 func TestSpread(t *testing.T) {
 	s, a := small()
 	now := time.Now()
-	s.journal.jobs = map[cluster.JobKey]memory.Job{a.Job: {Marked: now.Add(-time.Minute)}}
+	s.writer.jobs = map[cluster.JobKey]store.Job{a.Job: {Marked: now.Add(-time.Minute)}}
 	other := *a
 	other.ID = "other"
-	s.state = cluster.FromListing(cluster.Listing{
-		Nodes: []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}, Jobs: []*cluster.Job{s.state.Jobs[a.Job]}, Allocs: []*cluster.Alloc{a, &other},
-	})
+	s.state.Allocs[other.ID] = &other
 	moves := func(nodes map[string]Summary) []rebalance.Move {
-		in := rebalance.Input{NowS: seconds(now)}
-		s.rebalancer.rebalanceInput(config.Default(), s.state.NodeIDs(), nodes, &in, map[string]*cluster.Alloc{})
+		snap := s.snap()
+		snap.summaries = nodes
+		in := snap.rebalanceInput(now)
 		must.NoError(t, in.Validate())
 		return rebalance.Decide(in).Moves
 	}
@@ -47,9 +47,22 @@ func TestMark_dry(t *testing.T) {
 	s, a := small()
 	c := config.Default()
 	c.DryRun = true
-	s.journal.mark(c, a.Job, true)
-	must.False(t, s.journal.of(c, a.Job).Marked.IsZero())
-	must.True(t, s.journal.of(config.Default(), a.Job).Marked.IsZero())
+	s.writer.mark(c, a.Job, true)
+	must.False(t, s.writer.jobs[a.Job].Marked.IsZero())
+	must.Eq(t, 0, s.running, must.Sprint("nothing is written"))
+
+	// After the dry run the jobs' memory is read again.
+	s.remembers, s.operatorsKnown, s.operatorsAt = true, true, time.Now()
+	s.recovery.readAt, s.writer.held = time.Now(), func() error { return errors.New("lost") }
+	s.listed()
+	for _, c := range []config.Config{c, config.Default()} {
+		s.Reload(c)
+		s.asking = true
+		s.reconcile()
+		must.Eq(t, c.DryRun, s.remembers)
+		must.Eq(t, c.DryRun, s.operatorsKnown, must.Sprint("no decision before that"))
+	}
+	s.drain()
 }
 
 // A completed job is decided again when rerun, also in a dry run. A failed deletion is
@@ -70,32 +83,30 @@ func TestForget_completed(t *testing.T) {
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	must.NoError(t, err)
 	s, a := small()
-	s.journal.store = memory.Store{Client: client, Namespace: "default", Path: "x"}
-	s.journal.jobs = map[cluster.JobKey]memory.Job{a.Job: {Marked: time.Now()}}
-	s.journal.dryRun = map[cluster.JobKey]memory.Job{a.Job: {Marked: time.Now()}}
+	s.writer.vars = store.Store{Client: client, Namespace: "default", Path: "x"}
+	s.writer.jobs = map[cluster.JobKey]store.Job{a.Job: {Marked: time.Now()}}
 	forget := func() int32 {
-		s.forget()
+		state, _ := s.cluster.Snapshot()
+		s.forget(state)
 		s.drain()
 		return asked.Swap(0) // those of a save just before too
 	}
+	s.listed()
 	must.Zero(t, forget())
-	must.MapLen(t, 1, s.journal.jobs)
-	must.MapLen(t, 1, s.journal.dryRun)
-	s.state.Completed[a.Job] = true
+	must.MapLen(t, 1, s.writer.jobs)
+	s.complete(a)
 	must.Eq(t, 1, forget())
-	must.MapEmpty(t, s.journal.jobs)
-	must.MapEmpty(t, s.journal.dryRun)
-	must.MapEmpty(t, s.state.Completed)
+	must.MapEmpty(t, s.writer.jobs)
 	must.Eq(t, 1, forget(), must.Sprint("Nomad still remembers it"))
 	down.Store(false)
 	must.Eq(t, 1, forget())
 	must.Zero(t, forget())
 
 	down.Store(true)
-	s.journal.saveJob(a.Job, memory.Job{})
-	s.state.Completed[a.Job] = true
+	s.writer.saveJob(a.Job, store.Job{})
+	s.complete(a)
 	must.Eq(t, 2, forget())
-	s.journal.saveJob(a.Job, memory.Job{Failures: 1})
+	s.writer.saveJob(a.Job, store.Job{Failures: 1})
 	must.Eq(t, 1, forget(), must.Sprint("only what is remembered now is written"))
-	must.MapLen(t, 1, s.journal.jobs)
+	must.MapLen(t, 1, s.writer.jobs)
 }

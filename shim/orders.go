@@ -11,51 +11,51 @@ import (
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/queue"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // leaves returns why a job is no more the queue's, "" if it is.
-func (q *queuer) leaves(key cluster.JobKey) string {
-	if o := q.orders.Of(key); o.Do == memory.DoLeave {
+func (s *snapshot) leaves(key cluster.JobKey) string {
+	if o := s.orders.Of(key); o.Do == store.DoLeave {
 		return "out of the queue " + o.String()
 	}
-	return q.drained()
+	return drained(s.orders)
 }
 
-func (q *queuer) drained() string {
-	if d := q.orders.Drained; d != nil {
+func drained(o store.Orders) string {
+	if d := o.Drained; d != nil {
 		return "the queue is drained " + d.String()
 	}
 	return ""
 }
 
-// off returns why there is no queue, "" if there is.
-func (q *queuer) off(c config.Config) string {
+// queueOff returns why there is no queue, "" if there is.
+func queueOff(c config.Config, o store.Orders) string {
 	if !c.Queue.Enabled {
 		return "the queue is disabled by the shim's configuration"
 	}
-	return q.drained()
+	return drained(o)
 }
 
 // obey adds to the policy's input what operators and owners ask for.
-func (q *queuer) obey(in queue.Input, keys []cluster.JobKey) {
+func (s *snapshot) obey(in queue.Input, keys []cluster.JobKey) {
 	for i, key := range keys {
-		if j := q.state.Jobs[key]; j != nil {
+		if j := s.Job(key); j != nil {
 			in.Jobs[i].Priority = j.Priority
 		}
-		switch o := q.orders.Of(key); o.Do {
-		case memory.DoHold, memory.DoStop:
+		switch o := s.orders.Of(key); o.Do {
+		case store.DoHold, store.DoStop:
 			in.Jobs[i].Hold = o.String()
-		case memory.DoTop:
+		case store.DoTop:
 			in.Jobs[i].TopS = max(seconds(o.Since), 1)
 		}
 	}
 }
 
 // asked adds to a job's report what operators and its owner ask for.
-func (q *queuer) asked(e memory.Queued, j *cluster.Job) memory.Queued {
-	e.Order, e.Priority = q.orders.Of(j.Key).Do, j.Priority
+func (s *snapshot) asked(e store.Queued, j *cluster.Job) store.Queued {
+	e.Order, e.Priority = s.orders.Of(j.Key).Do, j.Priority
 	if j.PriorityError != "" {
 		e.Why += "; " + j.PriorityError
 	}
@@ -67,22 +67,23 @@ func (q *queuer) asked(e memory.Queued, j *cluster.Job) memory.Queued {
 const settled = time.Minute
 
 // dropOrders removes the orders for jobs that are gone or over.
-func (t *term) dropOrders() {
-	if !t.synced || t.now().DryRun {
+func (l *leadership) dropOrders() {
+	state, current := l.cluster.Snapshot()
+	if !current || l.now().DryRun {
 		return
 	}
-	gone := maps.Clone(t.orders.Jobs)
-	maps.DeleteFunc(gone, func(name string, o memory.Order) bool {
+	gone := maps.Clone(l.orders.Jobs)
+	maps.DeleteFunc(gone, func(name string, o store.Order) bool {
 		namespace, id, _ := strings.Cut(name, "/")
-		j := t.state.Jobs[cluster.JobKey{Namespace: namespace, ID: id}]
+		j := state.Job(cluster.JobKey{Namespace: namespace, ID: id})
 		return time.Since(o.Since) < settled || j != nil && j.Queued && !j.Stopped && (j.Held || !j.Dead)
 	})
 	if len(gone) == 0 {
 		return
 	}
-	t.journal.add(entry{warning: "cannot remove the orders for jobs that are gone", write: func(ctx context.Context) error {
-		return t.journal.store.UpdateOrders(ctx, func(o *memory.Orders) error {
-			maps.DeleteFunc(o.Jobs, func(name string, now memory.Order) bool {
+	l.writer.add(entry{warning: "cannot remove the orders for jobs that are gone", write: func(ctx context.Context) error {
+		return l.writer.vars.UpdateOrders(ctx, func(o *store.Orders) error {
+			maps.DeleteFunc(o.Jobs, func(name string, now store.Order) bool {
 				was, ok := gone[name]
 				return ok && now.Since.Equal(was.Since) // no new order for a job of the same name
 			})

@@ -13,54 +13,41 @@ import (
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
 	"github.com/ebbtide/ebbtide/shim/placement"
 	"github.com/ebbtide/ebbtide/shim/policies"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
-// placer chooses nodes for jobs that start (FlowCon, Algorithm 4).
-type placer struct {
-	*term
-	decided  map[string]bool  // allocations whose placement has been decided
-	releases chan struct{}    // limits concurrent releases
-	buf      []placement.Load // reused by candidates
-}
-
-// place chooses nodes for held jobs and for newly started tasks.
-func (p *placer) place(c config.Config, held []*cluster.Job, young []*cluster.Alloc, nodes map[string]Summary) {
-	var all []nodeLoad
-	p.eachNodeChunk(func(ids []string) { all = append(all, p.nodeLoads(ids, nodes)...) }, func() {
-		p.release(c, held, all)
-		young = slices.DeleteFunc(young, func(a *cluster.Alloc) bool {
-			old := nodes[a.Node].At.Sub(a.Started) > c.Placement.Window
-			if old {
-				p.decided[a.ID] = true
-			}
-			return old
-		})
-		if len(young) == 0 {
-			return
+// place chooses nodes for held jobs and for newly started tasks (FlowCon, Algorithm 4).
+func (s *snapshot) place(held []*cluster.Job, young []*cluster.Alloc) (p plan) {
+	l := s.nodeLoads()
+	p.add(s.release(held, l))
+	young = slices.DeleteFunc(young, func(a *cluster.Alloc) bool {
+		old := s.summaries[a.Node].At.Sub(a.Started) > s.config.Placement.Window
+		if old {
+			p.placed = append(p.placed, a.ID)
 		}
-		ask := p.inOrder(young)
-		p.fetch(func() func() {
-			p.read(ask)
-			return func() {
-				for _, id := range reporting(ask) {
-					p.enqueue(func() { p.placeOne(c, id, nodes, all, ask) })
-				}
-			}
-		})
+		return old
 	})
+	if len(young) == 0 {
+		return p
+	}
+	ask := s.inOrder(young)
+	s.read(ask)
+	for _, a := range reporting(ask) {
+		s.placeOne(&p, a, l, ask)
+	}
+	return p
 }
 
 // inOrder returns the tasks of the allocations, earliest start first.
-func (p *placer) inOrder(allocs []*cluster.Alloc) (all []reading) {
+func (s *snapshot) inOrder(allocs []*cluster.Alloc) (all []reading) {
 	slices.SortFunc(allocs, func(a, b *cluster.Alloc) int {
 		return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID))
 	})
 	for _, a := range allocs {
-		group, _ := p.group(a, policies.FlowConPlace)
+		group, _ := s.group(a, policies.FlowConPlace)
 		all = append(all, tasksOf(a, group)...)
 	}
 	return all
@@ -68,17 +55,13 @@ func (p *placer) inOrder(allocs []*cluster.Alloc) (all []reading) {
 
 // reporting returns the allocations whose tasks have all reported. Before that, a signal might kill
 // a trainer that has not yet installed its handler.
-func reporting(all []reading) (ids []string) {
-	early := make(map[string]bool)
-	for _, r := range all {
-		early[r.alloc.ID] = early[r.alloc.ID] || r.err != nil || r.status.Alloc != r.alloc.ID || r.status.Reports == 0
-	}
-	for _, r := range all {
-		if !early[r.alloc.ID] {
-			ids = append(ids, r.alloc.ID)
+func reporting(all []reading) (allocs []*cluster.Alloc) {
+	for tasks := range tasksByAlloc(all) {
+		if !slices.ContainsFunc(tasks, func(r reading) bool { return r.err != nil || r.status.Alloc != r.alloc.ID || r.status.Reports == 0 }) {
+			allocs = append(allocs, tasks[0].alloc)
 		}
 	}
-	return slices.Compact(ids)
+	return allocs
 }
 
 // maxSkew is a generous bound of the difference between a node's clock and this machine's.
@@ -86,17 +69,17 @@ const maxSkew = 10 * time.Minute
 
 // newlyStarted returns the movable allocations that may be within the placement window, which place
 // checks by their nodes' clocks.
-func (p *placer) newlyStarted(c config.Config) (newlyStarted []*cluster.Alloc) {
-	if !c.Placement.Enabled {
+func (s *snapshot) newlyStarted() (newlyStarted []*cluster.Alloc) {
+	if !s.config.Placement.Enabled {
 		return nil
 	}
 	now := time.Now()
-	for id, a := range p.state.Allocs {
+	for a := range s.Allocs() {
 		// Checked first: nearly all of up to 100,000 allocations are older.
-		if a.Started.IsZero() || now.Sub(a.Started) > c.Placement.Window+maxSkew || p.decided[id] {
+		if a.Started.IsZero() || now.Sub(a.Started) > s.config.Placement.Window+maxSkew || s.placed[a.ID] {
 			continue
 		}
-		if _, ok := p.group(a, policies.FlowConPlace); ok {
+		if _, ok := s.group(a, policies.FlowConPlace); ok {
 			newlyStarted = append(newlyStarted, a)
 		}
 	}
@@ -105,34 +88,28 @@ func (p *placer) newlyStarted(c config.Config) (newlyStarted []*cluster.Alloc) {
 
 // placeOne runs FlowCon's Algorithm 4 once for a newly started allocation, which moves if another
 // node is better by the margin.
-func (p *placer) placeOne(c config.Config, id string, nodes map[string]Summary, all []nodeLoad, known []reading) {
-	a := p.state.Allocs[id]
-	if a == nil {
-		return
-	}
-	if _, ok := p.group(a, policies.FlowConPlace); !ok {
-		return
-	}
-	summary, ok := nodes[a.Node]
+func (s *snapshot) placeOne(p *plan, a *cluster.Alloc, l *nodeLoads, known []reading) {
+	summary, ok := s.summaries[a.Node]
 	if !ok || summary.Tasks == 0 || a.Started.After(summary.At) {
 		return // the node's summary predates the task
 	}
-	if closed := p.blocked(a, ""); closed != "" {
+	if closed := s.blocked(a, ""); closed != "" {
 		p.explainSkip(a, closed)
 		return
 	}
-	p.decided[id] = true
-	loads := p.candidatesOf(a, all)
+	p.placed = append(p.placed, a.ID)
+	group, _ := s.group(a, policies.FlowConPlace)
+	loads := s.candidates(s.Job(a.Job), group, a.Allocated, a.Node, l)
 	i := slices.IndexFunc(loads, func(l placement.Load) bool { return l.ID == a.Node })
 	if i < 0 {
 		return // the node has been removed
 	}
-	out := placement.Choose(loads, placement.Params{CapacityAware: c.Placement.CapacityAware})
-	if !better(c, out, loads[i], func(id string) placement.Load { return load(p.state.Nodes[id], nodes[id]) }) {
-		p.explainStay(a, "it has started, and stays: "+p.readable(out.Why))
+	out := placement.Choose(loads, placement.Params{CapacityAware: s.config.Placement.CapacityAware})
+	if !better(s.config, out, loads[i], func(id string) placement.Load { return load(s.Node(id), s.summaries[id]) }) {
+		p.explainStay(s, a, "it has started, and stays: "+s.readable(out.Why))
 		return
 	}
-	p.startMove(c, a, out.Node, memory.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)}, known...)
+	p.move(s, a, out.Node, store.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)}, known...)
 }
 
 // better reports whether the chosen node beats the task's own, counted without the task, by the
@@ -154,50 +131,41 @@ func better(c config.Config, out placement.Output, own placement.Load, of func(i
 	return is < was*(1-c.Placement.Margin)
 }
 
-type nodeLoad struct {
-	node *cluster.Node
-	load placement.Load
+// nodeLoads are the loads of all nodes with a summary, computed once for all placements of a pass.
+type nodeLoads struct {
+	nodes []*cluster.Node
+	loads []placement.Load
+	buf   []placement.Load // reused by candidates
 }
 
-// nodeLoads computes the loads of nodes, once for all placements of a pass.
-func (p *placer) nodeLoads(ids []string, nodes map[string]Summary) []nodeLoad {
-	loads := make([]nodeLoad, 0, len(ids))
-	for _, id := range ids {
-		node := p.state.Nodes[id]
-		n, ok := nodes[id]
-		if node == nil || !ok {
-			continue
+func (s *snapshot) nodeLoads() *nodeLoads {
+	out := &nodeLoads{}
+	for node := range s.Nodes() {
+		if n, ok := s.summaries[node.ID]; ok {
+			l := load(node, n)
+			l.Pending = s.startedSince(node, n.At)
+			out.nodes, out.loads = append(out.nodes, node), append(out.loads, l)
 		}
-		l := load(node, n)
-		l.Pending = p.startedSince(node, n.At)
-		loads = append(loads, nodeLoad{node, l})
 	}
-	return loads
-}
-
-// candidatesOf returns the nodes on which the allocation may run: its own, counted without it, and
-// those that could take it.
-func (p *placer) candidatesOf(a *cluster.Alloc, all []nodeLoad) []placement.Load {
-	group, _ := p.group(a, policies.FlowConPlace)
-	return p.candidates(p.state.Jobs[a.Job], group, a.Allocated, a.Node, all)
+	return out
 }
 
 // candidates returns the nodes on which Nomad would place the group, as far as the shim knows, and
-// own, the node on which it already runs ("" if none). The next call reuses the slice.
-func (p *placer) candidates(j *cluster.Job, g cluster.Group, asks cluster.Resources, own string, all []nodeLoad) []placement.Load {
-	loads := p.buf[:0]
-	for _, n := range all {
-		l := n.load
+// own, the node on which it already runs, counted without it ("" if none). The next call reuses the
+// slice.
+func (s *snapshot) candidates(j *cluster.Job, g cluster.Group, asks cluster.Resources, own string, all *nodeLoads) []placement.Load {
+	loads := all.buf[:0]
+	for i, l := range all.loads {
 		switch {
 		case l.ID == own:
 			l.NL.Tasks = max(0, l.NL.Tasks-1)
-		case p.isRejected(j.Key, l.ID) || !p.feasible(n.node, j, g, asks):
+		case s.isRejected(j.Key, l.ID) || !s.feasible(all.nodes[i], j, g, asks):
 			continue
 		}
-		l.Pending = max(l.Pending, p.inbound[l.ID])
+		l.Pending = max(l.Pending, s.inbound[l.ID])
 		loads = append(loads, l)
 	}
-	p.buf = loads
+	all.buf = loads
 	return loads
 }
 
@@ -219,36 +187,27 @@ func load(node *cluster.Node, n Summary) placement.Load {
 
 // release chooses nodes for held jobs (cluster.Hold), oldest first. After the hold timeout
 // Nomad places the job.
-func (p *placer) release(c config.Config, held []*cluster.Job, all []nodeLoad) {
-	if len(held) == 0 {
-		return
-	}
+func (s *snapshot) release(held []*cluster.Job, all *nodeLoads) (p plan) {
 	slices.SortFunc(held, func(a, b *cluster.Job) int {
-		return cmp.Or(a.Submitted.Compare(b.Submitted), strings.Compare(a.Key.Namespace, b.Key.Namespace), strings.Compare(a.Key.ID, b.Key.ID))
+		return cmp.Or(a.Submitted.Compare(b.Submitted), a.Key.Compare(b.Key))
 	})
-	runs := p.allocated(held)
 	for _, j := range held {
-		p.enqueue(func() {
-			if now := p.state.Jobs[j.Key]; p.busy[j.Key] || now != j {
-				p.urgent = p.urgent || now != nil && now.Held // changed since the pass began
-				return
-			}
-			overdue := time.Since(j.Submitted) > c.Placement.HoldTimeout
-			if runs[j.Key] {
-				p.releaseOne(c, policies.FlowConPlace, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: alreadyRuns}, overdue)
-				return
-			}
-			b, out, err := p.chooseNode(c, j, all)
-			switch {
-			case err != nil && overdue:
-				p.releaseOne(c, policies.FlowConPlace, move.Place{}, j, holdExpired(c, err), overdue)
-			case err != nil:
-				p.explain(j.Key, "held: "+err.Error())
-			default:
-				p.releaseOne(c, policies.FlowConPlace, b, j, out, overdue)
-			}
-		})
+		overdue := time.Since(j.Submitted) > s.config.Placement.HoldTimeout
+		if s.runs(j.Key) {
+			p.release(s, policies.FlowConPlace, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: alreadyRuns}, overdue)
+			continue
+		}
+		b, out, err := s.chooseNode(j, all)
+		switch {
+		case err != nil && overdue:
+			p.release(s, policies.FlowConPlace, move.Place{}, j, holdExpired(s.config, err), overdue)
+		case err != nil:
+			p.explain(j, "held: "+err.Error())
+		default:
+			p.release(s, policies.FlowConPlace, b, j, out, overdue)
+		}
 	}
+	return p
 }
 
 // holdExpired returns the decision for a job whose hold has timed out.
@@ -257,12 +216,12 @@ func holdExpired(c config.Config, err error) placement.Output {
 }
 
 // heldJobs returns the held jobs that can be released.
-func (p *placer) heldJobs() (heldJobs []*cluster.Job) {
-	for key, j := range p.state.Jobs {
+func (s *snapshot) heldJobs(p *plan) (heldJobs []*cluster.Job) {
+	for j := range s.Jobs() {
 		switch {
-		case j.Stopped || p.busy[key] || p.unreadable[key] || !j.Held:
+		case j.Stopped || s.busy[j.Key] || s.unreadable[j.Key] || !j.Held:
 		case j.Template || j.Child:
-			p.explain(key, "it is held indefinitely: the shim cannot release periodic or parameterized jobs and their children; remove the constraint "+cluster.Hold)
+			p.explain(j, "it is held indefinitely: the shim cannot release periodic or parameterized jobs and their children; remove the constraint "+cluster.Hold)
 		default:
 			heldJobs = append(heldJobs, j)
 		}
@@ -271,7 +230,7 @@ func (p *placer) heldJobs() (heldJobs []*cluster.Job) {
 }
 
 // chooseNode returns the node for a held job. If the result has no node, Nomad places it.
-func (p *placer) chooseNode(c config.Config, j *cluster.Job, all []nodeLoad) (move.Place, placement.Output, error) {
+func (s *snapshot) chooseNode(j *cluster.Job, all *nodeLoads) (move.Place, placement.Output, error) {
 	anywhere := func(why string) (move.Place, placement.Output, error) {
 		return move.Place{}, placement.Output{Rule: placement.RuleNone, Why: why}, nil
 	}
@@ -279,23 +238,23 @@ func (p *placer) chooseNode(c config.Config, j *cluster.Job, all []nodeLoad) (mo
 	if why != "" {
 		return anywhere(why)
 	}
-	if _, node := j.Suspended(); node != "" && p.state.Nodes[node] != nil { // the queue has been switched off
-		if p.isRejected(j.Key, node) {
-			return move.Place{}, placement.Output{}, fmt.Errorf("node %s, which has its checkpoint, has no room", p.name(node))
+	if _, node := j.Suspended(); node != "" && s.Node(node) != nil { // the queue has been switched off
+		if s.isRejected(j.Key, node) {
+			return move.Place{}, placement.Output{}, fmt.Errorf("node %s, which has its checkpoint, has no room", s.name(node))
 		}
 		return move.Place{Group: name, Node: node}, placement.Output{Node: node, Rule: placement.RuleNone, Why: "its checkpoint is there"}, nil
 	}
-	if !c.Placement.Enabled {
+	if !s.config.Placement.Enabled {
 		return anywhere("placement is disabled")
 	}
-	b := move.Place{Namespace: j.Key.Namespace, Job: j.Key.ID, Group: name}
-	if len(all) == 0 {
+	b := move.Place{Group: name}
+	if len(all.nodes) == 0 {
 		return b, placement.Output{}, errors.New("there is no summary of any node")
 	}
-	if n := len(p.rejected[j.Key]); n >= maxAttempts {
+	if n := len(s.rejected[j.Key]); n >= maxAttempts {
 		return anywhere(fmt.Sprintf("Nomad would place it on none of the %d best nodes", n))
 	}
-	out := placement.Choose(p.candidates(j, group, group.Requested, "", all), placement.Params{CapacityAware: c.Placement.CapacityAware})
+	out := placement.Choose(s.candidates(j, group, group.Requested, "", all), placement.Params{CapacityAware: s.config.Placement.CapacityAware})
 	b.Node = out.Node
 	return b, out, nil
 }
@@ -311,87 +270,4 @@ func single(j *cluster.Job) (name string, group cluster.Group, why string) {
 		}
 	}
 	return name, group, why
-}
-
-// releaseOne releases a held job to a node, or to Nomad's scheduler. A dry run only plans it.
-func (p *placer) releaseOne(c config.Config, policy string, b move.Place, j *cluster.Job, out placement.Output, overdue bool) {
-	b.Namespace, b.Job = j.Key.Namespace, j.Key.ID
-	left, _ := j.Suspended()
-	e := memory.Entry{
-		Time: time.Now(), Namespace: b.Namespace, Job: b.Job, Policy: policy, DryRun: c.DryRun,
-		Rule: out.Rule, Why: p.readable(out.Why), Scores: p.readable(text(out.Scores)),
-	}
-	if b.Node != "" {
-		e.To = p.name(b.Node)
-		p.inbound[b.Node]++
-	}
-	p.busy[j.Key] = true
-	opts := p.options()
-	p.run(func() func() {
-		p.releases <- struct{}{}
-		defer func() { <-p.releases }()
-		node, alloc, rejection := b.Node, "", ""
-		var planErr, err error
-		var took time.Duration
-		if node != "" {
-			rejection, planErr = move.CheckPlacement(p.leading, p.nomad, b)
-		}
-		if planErr != nil && overdue {
-			out := holdExpired(c, planErr)
-			e.Rule, e.Why, e.Scores, e.To, b.Node, planErr = out.Rule, out.Why, "", "", "", nil
-		}
-		if planErr == nil && rejection == "" && !c.DryRun {
-			p.log.Info("releasing a held job", "job", e.Job, "namespace", e.Namespace, "to", e.To, "why", e.Why)
-			begun := time.Now()
-			alloc, err = move.Release(p.leading, p.nomad, b, opts)
-			took = time.Since(begun)
-		}
-		return func() {
-			delete(p.busy, j.Key)
-			p.doneInbound(node)
-			switch {
-			case planErr != nil && !errors.Is(planErr, move.ErrNotHeld):
-				p.explain(j.Key, "held: "+planErr.Error())
-			case rejection != "":
-				p.log.Debug("trying another node", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", rejection)
-				p.reject(j.Key, node)
-				p.urgent = true
-			case planErr == nil:
-				p.released(j.Key, b.Node, e, alloc, err)
-				if left != "" && alloc != "" {
-					p.resumed(j.Key, took, err)
-				}
-			}
-		}
-	})
-}
-
-// released applies a release's result.
-func (p *placer) released(key cluster.JobKey, node string, e memory.Entry, alloc string, err error) {
-	if errors.Is(err, move.ErrNotHeld) || errors.Is(err, move.ErrClaimed) {
-		return // this state was stale, or another process releases the job
-	}
-	result := "placed"
-	switch {
-	case err != nil:
-		result, e.Error = "failed", err.Error()
-		p.log.Warn("cannot place a held job", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", err)
-	case e.DryRun:
-		if result = "dry"; !p.explain(key, "held; would be placed: "+e.Why) {
-			return
-		}
-	case node == "":
-		result = "released"
-	default:
-		p.decided[alloc] = true
-	}
-	e.NewAlloc = alloc
-	p.metrics.Moves.WithLabelValues(e.Policy, result).Inc()
-	if err == nil && !e.DryRun {
-		delete(p.latest, key)
-	}
-	// A failure is retried, but recorded once.
-	if err == nil || p.explain(key, e.Error) {
-		p.journal.record(e)
-	}
 }

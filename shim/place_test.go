@@ -13,6 +13,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/move"
 	"github.com/ebbtide/ebbtide/shim/placement"
 )
 
@@ -25,6 +26,7 @@ func growing(tasks int, growth float64) Summary {
 
 func TestCandidates_barred(t *testing.T) {
 	s, a := small()
+	a.Allocated = cluster.Resources{}
 	for _, id := range []string{"c", "d", "e", "f", "g"} {
 		n := *s.state.Nodes["b"]
 		n.ID = id
@@ -36,7 +38,9 @@ func TestCandidates_barred(t *testing.T) {
 	}
 	j := s.state.Jobs[a.Job]
 	best := func(own string) string {
-		return placement.Choose(s.placer.candidates(j, j.Groups["train"], a.Allocated, own, s.placer.nodeLoads(s.state.NodeIDs(), nodes)), placement.DefaultParams()).Node
+		now := s.snap()
+		now.summaries = nodes
+		return placement.Choose(now.candidates(j, j.Groups["train"], a.Allocated, own, now.nodeLoads()), placement.DefaultParams()).Node
 	}
 	must.Eq(t, "a", best(""))
 	for _, id := range []string{"b", "c", "d", "e", "f"} {
@@ -84,33 +88,25 @@ func TestLoads(t *testing.T) {
 	j := s.state.Jobs[a.Job]
 	group := j.Groups["train"]
 	now := time.Now()
-	s.inbound = map[string]int{}
+	a.Allocated = cluster.Resources{}
 	nodes := map[string]Summary{"a": growing(2, 0.2), "b": growing(1, 0.1)}
 	pending := func(own string) map[string]int {
 		out := map[string]int{}
-		for _, l := range s.placer.candidates(j, group, a.Allocated, own, s.placer.nodeLoads(s.state.NodeIDs(), nodes)) {
+		now := s.snap()
+		now.summaries = nodes
+		for _, l := range now.candidates(j, group, a.Allocated, own, now.nodeLoads()) {
 			out[l.ID] = l.NL.Tasks*10 + l.Pending
 		}
 		return out
 	}
-	// small only lists the allocation; it is not in the node's index.
 	must.Eq(t, map[string]int{"a": 20, "b": 10}, pending(""))
 	must.Eq(t, map[string]int{"a": 10, "b": 10}, pending(a.Node), must.Sprint("its own node counts without it"))
 	s.inbound["b"] = 2
 	must.Eq(t, map[string]int{"a": 20, "b": 12}, pending(""))
 
 	started := func(at time.Time, running bool) int {
-		s.state = cluster.New()
-		s.state.Nodes["b"] = &cluster.Node{ID: "b", Drivers: map[string]bool{"ebbtide": true}}
-		s.state.Jobs[j.Key] = j
-		var l cluster.Listing
-		l.Allocs = []*cluster.Alloc{{ID: "x", Job: j.Key, Group: "train", Node: "b"}}
-		s.state = cluster.FromListing(l)
-		s.state.Jobs[j.Key] = j
-		x := s.state.Allocs["x"]
-		x.Running, x.Started = running, at
-		s.inbound = map[string]int{}
-		return s.startedSince(&cluster.Node{ID: "b", Drivers: map[string]bool{"ebbtide": true}}, now)
+		s.state.Allocs = map[string]*cluster.Alloc{"x": {ID: "x", Job: j.Key, Group: "train", Node: "b", Running: running, Started: at}}
+		return s.snap().startedSince(s.state.Nodes["b"], now)
 	}
 	must.Eq(t, 1, started(time.Time{}, false))
 	must.Eq(t, 1, started(now.Add(time.Second), true), must.Sprint("its node has not seen it yet"))
@@ -124,14 +120,15 @@ func TestPlace_clocks(t *testing.T) {
 	for _, skew := range []time.Duration{-5 * time.Minute, 0, 5 * time.Minute} {
 		for age, young := range map[time.Duration]bool{c.Placement.Window - time.Second: true, c.Placement.Window + time.Second: false} {
 			s, a := small()
-			s.synced, s.nomad = true, says{}
+			s.nomad = says{}
+			s.Reload(c)
 			now := time.Now().Add(skew)
 			a.Started = now.Add(-age)
-			all := s.placer.newlyStarted(c)
+			snap := s.snap()
+			all := snap.newlyStarted()
 			must.Len(t, 1, all)
-			s.placer.place(c, nil, all, map[string]Summary{"a": {At: now}})
-			s.decided()
-			must.Eq(t, !young, s.placer.decided[a.ID], must.Sprint(skew, age))
+			snap.summaries = map[string]Summary{"a": {At: now}}
+			must.Eq(t, !young, len(snap.place(nil, all).placed) > 0, must.Sprint(skew, age))
 		}
 	}
 }
@@ -145,8 +142,14 @@ func TestFind(t *testing.T) {
 		return j
 	}
 	s, _ := small()
+	choose := func(c config.Config, j *cluster.Job, nodes map[string]Summary) (move.Place, placement.Output, error) {
+		s.Reload(c)
+		now := s.snap()
+		now.summaries = nodes
+		return now.chooseNode(j, now.nodeLoads())
+	}
 	find := func(c config.Config, j *cluster.Job) string {
-		b, out, err := s.placer.chooseNode(c, j, nil)
+		b, out, err := choose(c, j, nil)
 		must.NoError(t, err)
 		must.Eq(t, "", b.Node)
 		return out.Why
@@ -157,26 +160,25 @@ func TestFind(t *testing.T) {
 	must.StrContains(t, find(c, job(func(j *cluster.Job) { j.Groups["more"] = cluster.Group{} })), "it has 2 groups")
 	must.StrContains(t, find(c, job(func(j *cluster.Job) { j.Groups["train"] = cluster.Group{Count: 3} })), "group train has count 3")
 
-	_, _, err := s.placer.chooseNode(c, job(func(*cluster.Job) {}), nil)
+	_, _, err := choose(c, job(func(*cluster.Job) {}), nil)
 	must.ErrorContains(t, err, "there is no summary of any node")
-	b, out, err := s.placer.chooseNode(c, job(func(*cluster.Job) {}), s.placer.nodeLoads(s.state.NodeIDs(), map[string]Summary{"a": growing(1, 0.1)}))
+	b, out, err := choose(c, job(func(*cluster.Job) {}), map[string]Summary{"a": growing(1, 0.1)})
 	must.NoError(t, err)
 	must.Eq(t, "", b.Node)
 	must.Eq(t, placement.RuleNone, out.Rule, must.Sprint("no node is feasible"))
 	for _, id := range []string{"a", "b", "c", "d", "e"} {
 		s.reject(cluster.JobKey{Namespace: "ml", ID: "vae"}, id)
 	}
-	_, out, err = s.placer.chooseNode(c, job(func(*cluster.Job) {}), s.placer.nodeLoads(s.state.NodeIDs(), map[string]Summary{"a": growing(1, 0.1)}))
+	_, out, err = choose(c, job(func(*cluster.Job) {}), map[string]Summary{"a": growing(1, 0.1)})
 	must.NoError(t, err)
 	must.Eq(t, "Nomad would place it on none of the 5 best nodes", out.Why)
-
 }
 
 // A trainer that has not reported may not have its signal handler yet.
 func TestReporting(t *testing.T) {
 	a, b, c, d := &cluster.Alloc{ID: "a"}, &cluster.Alloc{ID: "b"}, &cluster.Alloc{ID: "c"}, &cluster.Alloc{ID: "d"}
 	said := func(alloc string, reports int64) status.Status { return status.Status{Alloc: alloc, Reports: reports} }
-	must.Eq(t, []string{"a"}, reporting([]reading{
+	must.Eq(t, []*cluster.Alloc{a}, reporting([]reading{
 		{alloc: a, task: "x", status: said("a", 1)}, {alloc: a, task: "y", status: said("a", 3)},
 		{alloc: b, task: "x", status: said("b", 1)}, {alloc: b, task: "y", status: said("b", 0)},
 		{alloc: c, task: "x", status: said("before", 9)},

@@ -13,12 +13,12 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/placement"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // large is a cluster with one training job per node, and its summaries.
-func large(nodes int) (*cluster.State, map[string]Summary) {
+func large(nodes int) (cluster.Snapshot, map[string]Summary) {
 	l := cluster.Listing{}
 	says := make(map[string]Summary, nodes)
 	for i := range nodes {
@@ -38,23 +38,26 @@ func large(nodes int) (*cluster.State, map[string]Summary) {
 		})
 		says[id] = Summary{Node: status.Node{Tasks: 3, Counts: map[string]int{"NL": 2, "CL": 1}, GrowthSum: map[string]status.Number{"NL": status.Number(1 + i%100), "CL": 0.1}}}
 	}
-	return cluster.FromListing(l), says
+	model := cluster.NewStore()
+	model.Replace(l)
+	state, _ := model.Snapshot()
+	return state, says
 }
 
 func TestPreview(t *testing.T) {
 	state, says := large(20)
 	now := time.Now()
-	jobs := make(map[cluster.JobKey]memory.Job)
-	for key := range state.Jobs {
-		jobs[key] = memory.Job{Marked: now.Add(-time.Minute)}
+	jobs := make(map[cluster.JobKey]store.Job)
+	for j := range state.Jobs() {
+		jobs[j.Key] = store.Job{Marked: now.Add(-time.Minute)}
 	}
 	p := NewPreview(nil, state, jobs)
-	a := state.Allocs["alloc-7"]
+	a := state.Alloc("alloc-7")
 	out, entry := p.Placing(config.Default(), says)(a)
 	must.MapLen(t, 20, out.Scores)
 	must.Eq(t, placement.RuleLeast, out.Rule)
 	must.Eq(t, "node-7", entry.From)
-	must.Eq(t, state.Nodes[out.Node].Name, entry.To)
+	must.Eq(t, state.Node(out.Node).Name, entry.To)
 	must.StrContains(t, entry.Why, entry.To+" has the lowest S of 20")
 	must.StrContains(t, entry.Scores, `"node-19":`)
 
@@ -70,9 +73,19 @@ func TestPreview(t *testing.T) {
 func BenchmarkPreview_Placing(b *testing.B) {
 	state, says := large(10_000)
 	p := NewPreview(nil, state, nil)
-	place, a := p.Placing(config.Default(), says), state.Allocs["alloc-7"]
+	place, a := p.Placing(config.Default(), says), state.Alloc("alloc-7")
 	b.ReportAllocs()
 	for b.Loop() {
 		place(a)
+	}
+}
+
+// The cost of a pass over a cluster in which nothing is to be decided: see docs/evaluation.md.
+func BenchmarkPass(b *testing.B) {
+	s, _ := small()
+	state, _ := large(30_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		s.planner.pass(b.Context(), s.snapshot(config.Default(), state), func(plan) {})
 	}
 }

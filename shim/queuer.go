@@ -11,48 +11,42 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
-	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
 	"github.com/ebbtide/ebbtide/shim/placement"
 	"github.com/ebbtide/ebbtide/shim/policies"
 	"github.com/ebbtide/ebbtide/shim/queue"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // queuer releases the held jobs of the queue in the order of fair finish, and suspends running ones
 // for them.
 type queuer struct {
-	*term
 	jobs  map[cluster.JobKey]*queuedJob // waiting, running, or ended before their twins
 	at    time.Time                     // until when the twins have run
-	order []memory.Queued               // of the last pass, for the report
+	order []store.Queued                // of the last pass, for the report
 }
 
 // queuedJob is what the shim remembers of a job.
 type queuedJob struct {
 	queue.Job
-	alloc      string    // running
-	released   time.Time // to Node; its allocation is not there yet
-	suspending bool
+	alloc    string    // running
+	released time.Time // to Node; its allocation is not there yet
 }
 
 // placedWithin bounds the time until a released job has its allocation: then it waits in Nomad's
 // queue, and has no place.
 const placedWithin = time.Minute
 
-// maxQueued bounds the report; maxStatuses the statuses read in a pass.
-const (
-	maxQueued   = 200
-	maxStatuses = 500
-)
+// maxStatuses bounds the statuses read in a pass.
+const maxStatuses = 500
 
 // take returns the held jobs that take part in the queue, and removes them from the others.
-func (q *queuer) take(c config.Config, held *[]*cluster.Job) (waiting []*cluster.Job) {
-	if !c.Queue.Enabled {
+func (q *queuer) take(s *snapshot, held *[]*cluster.Job) (waiting []*cluster.Job) {
+	if !s.config.Queue.Enabled {
 		clear(q.jobs)
-		q.show([]memory.Queued{})
 		return nil
 	}
 	*held = slices.DeleteFunc(*held, func(j *cluster.Job) bool {
@@ -64,160 +58,183 @@ func (q *queuer) take(c config.Config, held *[]*cluster.Job) (waiting []*cluster
 	return waiting
 }
 
-// pass decides which waiting jobs start.
-func (q *queuer) pass(c config.Config, waiting []*cluster.Job) {
+// pass decides which waiting jobs start, and which running ones are suspended for them.
+func (q *queuer) pass(s *snapshot, waiting []*cluster.Job) (p plan) {
 	now := time.Now()
-	runs := q.allocated(waiting)
+	q.order = []store.Queued{}
+	if !s.config.Queue.Enabled {
+		return p
+	}
 	waiting = slices.DeleteFunc(waiting, func(j *cluster.Job) bool {
 		_, _, why := single(j)
-		if runs[j.Key] {
-			if alloc, _ := j.Suspended(); q.state.Allocs[alloc] != nil {
+		if s.runs(j.Key) {
+			if alloc, _ := j.Suspended(); s.Alloc(alloc) != nil {
 				return true // its end has not been seen yet
 			}
 			why = alreadyRuns
 		}
-		why = cmp.Or(why, q.leaves(j.Key))
+		why = cmp.Or(why, s.leaves(j.Key))
 		if why != "" {
-			q.placer.releaseOne(c, policies.Queue, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: why}, true)
+			p.release(s, policies.Queue, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: why}, true)
 		}
 		return why != ""
 	})
-	reads := q.update(c, waiting, now)
+	reads := q.update(s, &p, waiting, now)
 	if len(q.jobs) == 0 {
-		q.show([]memory.Queued{})
 		q.at = time.Time{} // no twin runs until the next job comes
-		return
+		return p
 	}
-	if len(waiting) == 0 && len(q.orders.Jobs) == 0 {
+	in, keys := q.input(s, now)
+	if len(waiting)+len(s.orders.Jobs) == 0 {
 		reads = nil // no decision needs them
 	}
-	in := queue.Input{NowS: seconds(now), Params: queue.DefaultParams()}
-	in.Params.CostS = c.Queue.Cost.Seconds()
-	for _, owner := range slices.Sorted(maps.Keys(c.Queue.Weights)) {
-		in.Owners = append(in.Owners, queue.Owner{Name: owner, Weight: c.Queue.Weights[owner]})
+	s.read(reads)
+	hear(in, keys, reads)
+	if !q.at.IsZero() {
+		in.Advance(now.Sub(q.at).Seconds())
 	}
-	var keys []cluster.JobKey
-	for _, key := range slices.SortedFunc(maps.Keys(q.jobs), compareKeys) {
+	q.at = now
+	if err := in.Validate(); err != nil {
+		p.fail("the queue's", err)
+		return p
+	}
+	q.conclude(s, &p, in, keys, queue.Decide(in))
+	return p
+}
+
+// input is the policy's, with the keys of its jobs.
+func (q *queuer) input(s *snapshot, now time.Time) (in queue.Input, keys []cluster.JobKey) {
+	in = queue.Input{NowS: seconds(now), Params: queue.DefaultParams()}
+	in.Params.CostS = s.config.Queue.Cost.Seconds()
+	for _, owner := range slices.Sorted(maps.Keys(s.config.Queue.Weights)) {
+		in.Owners = append(in.Owners, queue.Owner{Name: owner, Weight: s.config.Queue.Weights[owner]})
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(q.jobs), cluster.JobKey.Compare) {
 		keys, in.Jobs = append(keys, key), append(in.Jobs, q.jobs[key].Job)
 	}
 	requests := requestsOf(in.Jobs)
-	since := q.at
-	q.at = now
-	q.eachNodeChunk(func(ids []string) {
-		for _, id := range ids {
-			if n := q.state.Nodes[id]; n != nil && n.Schedulable {
-				in.Nodes = append(in.Nodes, queue.Node{ID: id, Capacity: q.capacity(n, requests)})
-			}
+	for n := range s.Nodes() {
+		if n.Schedulable {
+			in.Nodes = append(in.Nodes, queue.Node{ID: n.ID, Capacity: q.capacity(s, n, requests)})
 		}
-	}, func() {
-		q.restrict(in, keys)
-		q.obey(in, keys)
-		q.fetch(func() func() {
-			q.read(reads)
-			ready := make(map[int]bool)
-			for _, r := range reads {
-				i, ok := slices.BinarySearchFunc(keys, r.alloc.Job, compareKeys)
-				if !ok || r.err != nil || r.status.Alloc != r.alloc.ID {
-					continue
-				}
-				if !r.status.Fair.Finish.IsZero() {
-					left := max(r.status.Fair.Finish.Sub(r.status.Updated).Seconds(), 0) // by the node's clock
-					in.Jobs[i].RemainingS = &left
-				}
-				ready[i] = r.status.Reports > 0
-			}
-			for i := range in.Jobs { // before its first report, a signal might kill a trainer without a handler yet
-				in.Jobs[i].Suspendable = in.Jobs[i].Suspendable && ready[i]
-			}
-			if !since.IsZero() {
-				in.Advance(now.Sub(since).Seconds())
-			}
-			if err := in.Validate(); err != nil {
-				q.log.Error("skipping the queue's decision: invalid input", "error", err)
-				return func() {}
-			}
-			out := queue.Decide(in)
-			return func() { q.apply(c, in, keys, out) }
-		})
-	})
+	}
+	restrict(s, in, keys)
+	s.obey(in, keys)
+	return in, keys
+}
+
+// hear adds what the tasks' statuses say.
+func hear(in queue.Input, keys []cluster.JobKey, reads []reading) {
+	ready := make(map[int]bool)
+	for _, r := range reads {
+		i, ok := slices.BinarySearchFunc(keys, r.alloc.Job, cluster.JobKey.Compare)
+		if !ok || r.err != nil || r.status.Alloc != r.alloc.ID {
+			continue
+		}
+		if !r.status.Fair.Finish.IsZero() {
+			left := max(r.status.Fair.Finish.Sub(r.status.Updated).Seconds(), 0) // by the node's clock
+			in.Jobs[i].RemainingS = &left
+		}
+		ready[i] = r.status.Reports > 0
+	}
+	for i := range in.Jobs { // before its first report, a signal might kill a trainer without a handler yet
+		in.Jobs[i].Suspendable = in.Jobs[i].Suspendable && ready[i]
+	}
 }
 
 // update brings the remembered jobs up to date, and returns the statuses that tell what running ones
 // still need.
-func (q *queuer) update(c config.Config, waiting []*cluster.Job, now time.Time) (reads []reading) {
-	maps.DeleteFunc(q.jobs, func(key cluster.JobKey, _ *queuedJob) bool { return q.leaves(key) != "" })
+func (q *queuer) update(s *snapshot, p *plan, waiting []*cluster.Job, now time.Time) (reads []reading) {
+	maps.DeleteFunc(q.jobs, func(key cluster.JobKey, _ *queuedJob) bool { return s.leaves(key) != "" })
 	for _, j := range waiting {
-		k := q.jobs[j.Key]
-		if k == nil {
-			k = &queuedJob{}
-			q.jobs[j.Key] = k
-		}
-		if !k.released.IsZero() && now.Sub(k.released) < placedWithin && !q.isRejected(j.Key, k.Node) {
-			continue // this state may be older than the release
-		}
-		name, group, _ := single(j)
-		was := queue.Job{FairS: k.FairS, RemainingS: q.expected(j, name, 0)}
-		if alloc, _ := j.Suspended(); alloc != "" {
-			was = q.suspendedAs(j, name, k)
-		} else {
-			q.startsOver(j.Key)
-			if k.Ended || k.alloc != "" { // it was submitted again
-				was.FairS = 0
-			}
-		}
-		k.Job = queue.Job{
-			ID: j.Key.Namespace + "/" + j.Key.ID, Owner: j.Owner, Needs: needs(group.Requested, group.Devices), SubmittedS: seconds(j.Submitted),
-			FairS: was.FairS, ServedS: was.ServedS, RemainingS: was.RemainingS,
-		}
-		k.alloc, k.released = "", time.Time{}
+		q.wait(s, p, j, now)
 	}
-	for id, a := range q.state.Allocs {
-		j := q.state.Jobs[a.Job]
-		if j == nil || !j.Queued || j.Held || a.Stopping || q.leaves(a.Job) != "" {
+	for j := range s.Jobs() {
+		if !j.Queued || j.Held || s.leaves(j.Key) != "" {
 			continue
 		}
-		k := q.jobs[a.Job]
-		if k == nil { // before this shim led
-			k = &queuedJob{Job: queue.Job{ID: a.Job.Namespace + "/" + a.Job.ID, Owner: j.Owner, SubmittedS: seconds(j.Submitted)}}
-			q.jobs[a.Job] = k
-		}
-		k.alloc, k.released, k.Ended = id, time.Time{}, false
-		k.Node, k.Needs = a.Node, needs(a.Allocated, devicesOf(a, j))
-		if !a.Started.IsZero() {
-			k.SinceS, k.ServedS = seconds(a.Started), max(now.Sub(a.Started).Seconds(), 0)+q.servedBefore(a.Job)
-		}
-		k.CostS = q.journal.jobs[a.Job].CostS
-		k.Suspendable = k.suspending || q.suspendable(c, a, j)
-		k.RemainingS = q.expected(j, a.Group, k.ServedS)
-		if g := j.Groups[a.Group]; a.Running && len(reads) < maxStatuses {
-			reads = append(reads, tasksOf(a, g)...)
+		for a := range s.Of(j.Key) {
+			if a.Stopping {
+				continue
+			}
+			q.run(s, j, a, now)
+			if a.Running && len(reads) < maxStatuses {
+				reads = append(reads, tasksOf(a, j.Groups[a.Group])...)
+			}
 		}
 	}
-	maps.DeleteFunc(q.jobs, func(key cluster.JobKey, k *queuedJob) bool {
-		j := q.state.Jobs[key]
-		switch {
-		case j == nil:
-		case k.alloc != "" && q.state.Allocs[k.alloc] != nil:
-			return false
-		case j.Queued && j.Held && !j.Stopped && !q.unreadable[key]:
-			return false
-		case !j.Stopped && !k.released.IsZero() && now.Sub(k.released) < placedWithin:
-			return false
-		}
-		if k.Ended, k.Node, k.alloc, k.RemainingS = true, "", "", nil; k.FairS < k.ServedS {
-			return false // it has ended before its twin
-		}
-		return true
-	})
+	maps.DeleteFunc(q.jobs, func(key cluster.JobKey, k *queuedJob) bool { return q.over(s, key, k, now) })
 	return reads
+}
+
+// wait brings a waiting job up to date.
+func (q *queuer) wait(s *snapshot, p *plan, j *cluster.Job, now time.Time) {
+	k := q.jobs[j.Key]
+	if k == nil {
+		k = &queuedJob{}
+		q.jobs[j.Key] = k
+	}
+	if !k.released.IsZero() && now.Sub(k.released) < placedWithin && !s.isRejected(j.Key, k.Node) {
+		return // this state may be older than the release
+	}
+	name, group, _ := single(j)
+	was := queue.Job{FairS: k.FairS, RemainingS: expected(s, j, name, 0)}
+	if alloc, _ := j.Suspended(); alloc != "" {
+		was = suspendedAs(s, j, name, k)
+	} else {
+		if s.jobs[j.Key].Served != nil {
+			p.startOver = append(p.startOver, j.Key)
+		}
+		if k.Ended || k.alloc != "" { // it was submitted again
+			was.FairS = 0
+		}
+	}
+	k.Job = queue.Job{
+		ID: j.Key.Namespace + "/" + j.Key.ID, Owner: j.Owner, Needs: needs(group.Requested, group.Devices), SubmittedS: seconds(j.Submitted),
+		FairS: was.FairS, ServedS: was.ServedS, RemainingS: was.RemainingS,
+	}
+	k.alloc, k.released = "", time.Time{}
+}
+
+// run brings a job with an allocation up to date.
+func (q *queuer) run(s *snapshot, j *cluster.Job, a *cluster.Alloc, now time.Time) {
+	k := q.jobs[j.Key]
+	if k == nil { // before this shim led
+		k = &queuedJob{Job: queue.Job{ID: j.Key.Namespace + "/" + j.Key.ID, Owner: j.Owner, SubmittedS: seconds(j.Submitted)}}
+		q.jobs[j.Key] = k
+	}
+	k.alloc, k.released, k.Ended = a.ID, time.Time{}, false
+	k.Node, k.Needs = a.Node, needs(a.Allocated, devicesOf(a, j))
+	if !a.Started.IsZero() {
+		k.SinceS, k.ServedS = seconds(a.Started), max(now.Sub(a.Started).Seconds(), 0)+servedBefore(s.jobs[j.Key])
+	}
+	k.CostS = s.jobs[j.Key].CostS
+	k.Suspendable = s.busy[j.Key] || s.suspendable(a, j)
+	k.RemainingS = expected(s, j, a.Group, k.ServedS)
+}
+
+// over reports whether a job is to be forgotten. One that has ended before its twin is not.
+func (q *queuer) over(s *snapshot, key cluster.JobKey, k *queuedJob, now time.Time) bool {
+	j := s.Job(key)
+	switch {
+	case j == nil:
+	case k.alloc != "" && s.Alloc(k.alloc) != nil:
+		return false
+	case j.Queued && j.Held && !j.Stopped && !s.unreadable[key]:
+		return false
+	case !j.Stopped && !k.released.IsZero() && now.Sub(k.released) < placedWithin:
+		return false
+	}
+	k.Ended, k.Node, k.alloc, k.RemainingS = true, "", "", nil
+	return k.FairS >= k.ServedS
 }
 
 // expected is what a job still needs by its author's guess or, without one, by its last run, in
 // seconds; nil if there is neither, or it was wrong.
-func (q *queuer) expected(j *cluster.Job, group string, served float64) *float64 {
+func expected(s *snapshot, j *cluster.Job, group string, served float64) *float64 {
 	took := j.Duration
 	if took == 0 {
-		for _, run := range q.state.Runs(j.Key, group) {
+		for _, run := range s.Runs(j.Key, group) {
 			took = max(took, run.Took)
 		}
 	}
@@ -273,13 +290,13 @@ func requestsOf(jobs []queue.Job) []string {
 }
 
 // capacity is what jobs of the queue may use of a node: what is free, and what they have.
-func (q *queuer) capacity(n *cluster.Node, requests []string) queue.Resources {
-	free := q.state.Free(n)
+func (q *queuer) capacity(s *snapshot, n *cluster.Node, requests []string) queue.Resources {
+	free := n.Free()
 	devices := make(map[string]int64)
 	for _, request := range requests {
 		devices[request] = cluster.Count(n.Devices, request)
 	}
-	for _, a := range q.state.On(n.ID) {
+	for a := range s.On(n.ID) {
 		if k := q.jobs[a.Job]; k != nil && k.alloc == a.ID {
 			free = free.Plus(a.Allocated)
 			continue
@@ -292,7 +309,7 @@ func (q *queuer) capacity(n *cluster.Node, requests []string) queue.Resources {
 }
 
 // restrict sets the nodes on which waiting jobs may run, as far as the shim knows; nil for all.
-func (q *queuer) restrict(in queue.Input, keys []cluster.JobKey) {
+func restrict(s *snapshot, in queue.Input, keys []cluster.JobKey) {
 	known := make(map[string]bool, len(in.Nodes))
 	for _, n := range in.Nodes {
 		known[n.ID] = true
@@ -304,15 +321,15 @@ func (q *queuer) restrict(in queue.Input, keys []cluster.JobKey) {
 			in.Jobs[i].Node, in.Jobs[i].Feasible = "", []string{} // the node is no more the queue's
 			continue
 		}
-		j := q.state.Jobs[key]
+		j := s.Job(key)
 		if in.Jobs[i].Node != "" || in.Jobs[i].Ended || j == nil {
 			continue
 		}
 		_, group, _ := single(j)
-		if _, node := j.Suspended(); node != "" && !group.Shared && q.state.Nodes[node] != nil { // its checkpoint is there
+		if _, id := j.Suspended(); id != "" && !group.Shared && s.Node(id) != nil { // its checkpoint is there
 			in.Jobs[i].Feasible = []string{}
-			if n := q.state.Nodes[node]; known[node] && q.feasible(n, j, group, cluster.Resources{}) && !q.isRejected(key, node) {
-				in.Jobs[i].Feasible = []string{node}
+			if known[id] && s.feasible(s.Node(id), j, group, cluster.Resources{}) && !s.isRejected(key, id) {
+				in.Jobs[i].Feasible = []string{id}
 			}
 			continue
 		}
@@ -320,15 +337,15 @@ func (q *queuer) restrict(in queue.Input, keys []cluster.JobKey) {
 		feasible, ok := alike[kind]
 		if !ok {
 			feasible = []string{}
-			for _, n := range in.Nodes {
-				if q.feasible(q.state.Nodes[n.ID], j, group, cluster.Resources{}) {
+			for n := range s.Nodes() {
+				if known[n.ID] && s.feasible(n, j, group, cluster.Resources{}) {
 					feasible = append(feasible, n.ID)
 				}
 			}
 			alike[kind] = feasible
 		}
-		if len(q.rejected[key]) > 0 {
-			feasible = slices.DeleteFunc(slices.Clone(feasible), func(id string) bool { return q.isRejected(key, id) })
+		if len(s.rejected[key]) > 0 {
+			feasible = slices.DeleteFunc(slices.Clone(feasible), func(id string) bool { return s.isRejected(key, id) })
 		}
 		if len(feasible) < len(in.Nodes) {
 			in.Jobs[i].Feasible = feasible
@@ -336,105 +353,124 @@ func (q *queuer) restrict(in queue.Input, keys []cluster.JobKey) {
 	}
 }
 
-// apply releases the jobs that start, and explains the others.
-func (q *queuer) apply(c config.Config, in queue.Input, keys []cluster.JobKey, out queue.Output) {
-	order := make([]memory.Queued, len(out.Jobs)) // by rank
+// conclude proposes what the policy decides, and explains the jobs that wait.
+func (q *queuer) conclude(s *snapshot, p *plan, in queue.Input, keys []cluster.JobKey, out queue.Output) {
+	order := make([]store.Queued, len(out.Jobs)) // by rank
 	decisions := out.Jobs
 	for i, key := range keys {
-		k, j := q.jobs[key], q.state.Jobs[key]
-		if k != nil {
-			k.FairS = in.Jobs[i].FairS
-		}
+		k, j := q.jobs[key], s.Job(key)
+		k.FairS = in.Jobs[i].FairS
 		if in.Jobs[i].Ended {
 			continue
 		}
 		d := decisions[0]
-		if decisions = decisions[1:]; k == nil || j == nil {
+		if decisions = decisions[1:]; j == nil {
 			continue
 		}
-		if o := q.orders.Of(key); o.Do == memory.DoStop && in.Jobs[i].Suspendable && k.Node != "" {
+		if o := s.orders.Of(key); o.Do == store.DoStop && in.Jobs[i].Suspendable && k.Node != "" {
 			d.Rule, d.Why = queue.RuleYield, "stopped "+o.String()
 		}
-		q.conclude(c, k, j, d)
-		entry := memory.Queued{Namespace: key.Namespace, Job: key.ID, Owner: k.Owner, Late: d.Late, Why: q.waitsFor(key, d)}
+		s.order(p, k, j, d)
+		entry := store.Queued{Namespace: key.Namespace, Job: key.ID, Owner: k.Owner, Late: d.Late, Why: s.waitsFor(j, d)}
 		if k.Node != "" {
-			entry.Node, entry.Why = q.name(k.Node), "runs"
+			entry.Node, entry.Why = s.name(k.Node), "runs"
+		} else {
+			alloc, _ := j.Suspended()
+			entry.Suspended = alloc != ""
 		}
 		if d.FairEndS != nil { // rounded: the report is written when it changes
 			entry.FairEnd = time.Unix(int64(*d.FairEndS), 0).Round(time.Minute).UTC()
 		}
-		order[d.Rank-1] = q.asked(entry, j)
+		order[d.Rank-1] = s.asked(entry, j)
 	}
-	order = slices.DeleteFunc(order, func(e memory.Queued) bool { return e.Job == "" }) // gone meanwhile
-	q.show(order)
+	q.order = slices.DeleteFunc(order, func(e store.Queued) bool { return e.Job == "" }) // gone meanwhile
 }
 
-// show sets the order in the report, and the figures of all its jobs.
-func (q *queuer) show(order []memory.Queued) {
-	var waiting, late, suspended int
-	for _, e := range order {
-		if e.Node != "" {
-			continue
-		}
-		waiting++
-		if e.Late && e.Order != memory.DoHold {
-			late++
-		}
-		if alloc, _ := q.state.Jobs[cluster.JobKey{Namespace: e.Namespace, ID: e.Job}].Suspended(); alloc != "" {
-			suspended++
-		}
-	}
-	q.metrics.Queued.Set(float64(waiting))
-	q.metrics.QueuedLate.Set(float64(late))
-	q.metrics.Suspended.Set(float64(suspended))
-	q.order = order[:min(len(order), maxQueued)]
-}
-
-// conclude acts on a decision.
-func (q *queuer) conclude(c config.Config, k *queuedJob, j *cluster.Job, d queue.Decision) {
-	if q.busy[j.Key] {
+// order turns a decision into a proposal or a reason.
+func (s *snapshot) order(p *plan, k *queuedJob, j *cluster.Job, d queue.Decision) {
+	if s.busy[j.Key] {
 		return
 	}
 	if !j.Held {
-		if a := q.state.Allocs[k.alloc]; d.Rule == queue.RuleYield && a != nil {
-			q.suspend(c, k, a, d)
+		if a := s.Alloc(k.alloc); d.Rule == queue.RuleYield && a != nil {
+			s.busy[j.Key] = true
+			p.proposals = append(p.proposals, proposal{
+				do: suspendTask, alloc: a, entry: store.Entry{Policy: policies.Queue, Rule: d.Rule, Why: d.Why},
+				served: store.Served{S: k.ServedS, FairS: k.FairS, RemainingS: k.RemainingS},
+			})
 		}
 		return
 	}
 	if d.Rule != queue.RuleStart {
-		q.set(hclog.Debug, j.Key, reason{text: fmt.Sprintf("waits in the queue, number %d: %s", d.Rank, q.waitsFor(j.Key, d))})
+		p.note(note{key: j.Key, level: hclog.Debug, reason: reason{text: fmt.Sprintf("waits in the queue, number %d: %s", d.Rank, s.waitsFor(j, d)), index: j.Index}})
 		return
 	}
-	name, _, changed := single(j)
-	if changed != "" {
-		return // since the decision; the next one sees it
-	}
+	name, _, _ := single(j)
 	why := fmt.Sprintf("number %d of the queue", d.Rank) // nothing that changes by the minute: a dry run records it once
 	if d.Late {
 		why += ", and late"
 	}
-	if !c.DryRun {
+	if !s.config.DryRun {
 		k.Node, k.released = d.Node, time.Now()
 	}
 	place := move.Place{Group: name, Node: d.Node}
-	if s := q.journal.jobs[j.Key].Served; s != nil {
-		place.Saved = s.Tasks
+	if served := s.jobs[j.Key].Served; served != nil {
+		place.Saved = served.Tasks
 	}
-	q.placer.releaseOne(c, policies.Queue, place, j, placement.Output{Node: d.Node, Rule: d.Rule, Why: why}, false)
+	p.release(s, policies.Queue, place, j, placement.Output{Node: d.Node, Rule: d.Rule, Why: why}, false)
 }
 
 // waitsFor says what a job waits for.
-func (q *queuer) waitsFor(key cluster.JobKey, d queue.Decision) string {
-	if n := len(q.rejected[key]); d.Rule == queue.RuleNever && n > 0 {
+func (s *snapshot) waitsFor(j *cluster.Job, d queue.Decision) string {
+	if n := len(s.rejected[j.Key]); d.Rule == queue.RuleNever && n > 0 {
 		return fmt.Sprintf("Nomad would place it on none of the %d nodes that were tried; they are tried again within %v", n, rejectionTTL)
 	}
-	why := q.readable(d.Why)
-	alloc, node := q.state.Jobs[key].Suspended()
+	why := s.readable(d.Why)
+	alloc, node := j.Suspended()
 	if alloc == "" {
 		return why
 	}
 	if d.Rule == queue.RuleNever {
-		why = "waits for node " + q.name(node) + ", which has its checkpoint"
+		why = "waits for node " + s.name(node) + ", which has its checkpoint"
 	}
-	return q.progressOf(key) + why
+	return progressOf(s.jobs[j.Key]) + why
+}
+
+// suspendable reports whether an allocation of the queue may be suspended now.
+func (s *snapshot) suspendable(a *cluster.Alloc, j *cluster.Job) bool {
+	g := j.Groups[a.Group]
+	return j.Type == api.JobTypeBatch && g.Movable && g.Count == 1 && len(g.Tasks) == 1 && !j.Template && !j.Child && a.Running &&
+		!s.unreadable[j.Key] && s.closed == "" && s.blocked(a, "") == ""
+}
+
+// servedBefore is how long a job had run when it was last suspended, in seconds.
+func servedBefore(j store.Job) float64 {
+	if j.Served != nil {
+		return j.Served.S
+	}
+	return 0
+}
+
+// suspendedAs is the service of a suspended job.
+func suspendedAs(s *snapshot, j *cluster.Job, group string, k *queuedJob) queue.Job {
+	is := queue.Job{FairS: k.FairS}
+	if served := s.jobs[j.Key].Served; served != nil {
+		is.FairS, is.ServedS, is.RemainingS = max(k.FairS, served.FairS), served.S, served.RemainingS
+	}
+	if is.RemainingS == nil {
+		is.RemainingS = expected(s, j, group, is.ServedS)
+	}
+	return is
+}
+
+// progressOf says where a job has been suspended.
+func progressOf(j store.Job) string {
+	if j.Served != nil {
+		for _, t := range j.Served.Tasks {
+			if t.Saved.Known() {
+				return fmt.Sprintf("suspended at step %.0f: ", float64(t.Saved))
+			}
+		}
+	}
+	return "suspended: "
 }

@@ -19,18 +19,17 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/document"
 	"github.com/ebbtide/ebbtide/shim/document/documenttest"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // queueing is small's cluster with one node, on which each job of the queue fits alone.
-func queueing() *term {
+func queueing() *fixture {
 	s, a := small()
 	delete(s.state.Allocs, a.ID)
 	delete(s.state.Jobs, a.Job)
 	delete(s.state.Nodes, "b")
-	s.synced = true
-	s.nomad, s.journal.held = plans{}, func() error { return errors.New("lost") }
+	s.nomad, s.writer.held = plans{}, func() error { return errors.New("lost") }
 	return s
 }
 
@@ -49,7 +48,7 @@ func (plans) Status(context.Context, *api.Allocation, string) (status.Status, er
 	return status.Status{}, errors.New("no such file")
 }
 
-func (t *term) submit(id string, duration time.Duration, more func(*cluster.Job)) cluster.JobKey {
+func (t *fixture) submit(id string, duration time.Duration, more func(*cluster.Job)) cluster.JobKey {
 	key := cluster.JobKey{Namespace: "ml", ID: id}
 	t.state.Jobs[key] = &cluster.Job{
 		Key: key, Held: true, Queued: true, Owner: "ml", Duration: duration, Datacenters: []string{"dc*"}, Pool: "default", Submitted: time.Now(),
@@ -61,23 +60,18 @@ func (t *term) submit(id string, duration time.Duration, more func(*cluster.Job)
 	return key
 }
 
-func (t *term) decideQueue(c config.Config) {
-	t.decide(c, t.placer.heldJobs())
-	t.decided()
-}
-
 // The shortest job starts, the others wait in their order, and say why.
 func TestQueuer(t *testing.T) {
 	s := queueing()
 	c := config.Default()
 	c.DryRun = true
 	long, short, unknown := s.submit("long", time.Hour, nil), s.submit("short", 10*time.Minute, nil), s.submit("unknown", 0, nil)
-	s.decideQueue(c)
+	s.decide(c)
 	must.StrContains(t, s.latest[unknown].text, "held; would be placed: number 1 of the queue")
 	must.StrContains(t, s.latest[short].text, "waits in the queue, number 2: ")
 	must.StrContains(t, s.latest[long].text, "waits in the queue, number 3: ")
 	var order []string
-	for _, q := range s.queuer.order {
+	for _, q := range s.planner.queuer.order {
 		order = append(order, q.Job)
 		must.Eq(t, "ml", q.Owner)
 	}
@@ -85,45 +79,39 @@ func TestQueuer(t *testing.T) {
 
 	// It gets its allocation, which takes the place.
 	s.state.Jobs[unknown].Held = false
-	run := cluster.Alloc{ID: "run", Job: unknown, Group: "g", Node: "a", Running: true, Started: time.Now().Add(-time.Hour), Allocated: cluster.Resources{MHz: 600}}
-	state := cluster.FromListing(cluster.Listing{Allocs: []*cluster.Alloc{&run}})
-	state.Nodes, state.Jobs = s.state.Nodes, s.state.Jobs
-	state.Nodes["a"].Used = run.Allocated
-	s.state = state
-	s.decideQueue(c)
-	for _, q := range s.queuer.order {
+	s.state.Allocs["run"] = &cluster.Alloc{ID: "run", Job: unknown, Group: "g", Node: "a", Running: true, Started: time.Now().Add(-time.Hour), Allocated: cluster.Resources{MHz: 600}}
+	s.decide(c)
+	for _, q := range s.planner.queuer.order {
 		must.Eq(t, q.Job == "unknown", q.Node == "node-a", must.Sprint(q))
 	}
 	must.StrContains(t, s.latest[short].text, ": no place is free")
 
 	// It ends; the next one's turn. Its twin goes on.
 	delete(s.state.Allocs, "run")
-	state.Nodes["a"].Used = cluster.Resources{}
-	s.decideQueue(c)
+	s.decide(c)
 	must.StrContains(t, s.latest[short].text, "would be placed: number 1 of the queue")
-	must.True(t, s.queuer.jobs[unknown].Ended)
+	must.True(t, s.planner.queuer.jobs[unknown].Ended)
 
 	// A job without a guess is expected to take as long as the last time.
 	s.state.Jobs[unknown].Duration = 0
-	must.Nil(t, s.queuer.expected(s.state.Jobs[unknown], "g", 0))
-	s.state = cluster.FromListing(cluster.Listing{Runs: []cluster.Run{{Job: unknown, Group: "g", Task: "train", At: time.Now(), Took: time.Minute}}})
-	s.state.Nodes, s.state.Jobs = state.Nodes, state.Jobs
-	must.Eq(t, 45, *s.queuer.expected(s.state.Jobs[unknown], "g", 15))
+	must.Nil(t, expected(s.snap(), s.state.Jobs[unknown], "g", 0))
+	s.state.Runs = []cluster.Run{{Job: unknown, Group: "g", Task: "train", At: time.Now(), Took: time.Minute}}
+	must.Eq(t, 45, *expected(s.snap(), s.state.Jobs[unknown], "g", 15))
 
 	// The others are stopped.
 	delete(s.state.Jobs, short)
 	s.state.Jobs[long].Stopped = true
-	s.queuer.jobs[unknown].FairS = 1e9
-	s.decideQueue(c)
-	s.decideQueue(c)
-	must.MapEmpty(t, s.queuer.jobs)
-	must.SliceEmpty(t, s.queuer.order)
+	s.planner.queuer.jobs[unknown].FairS = 1e9
+	s.decide(c)
+	s.decide(c)
+	must.MapEmpty(t, s.planner.queuer.jobs)
+	must.SliceEmpty(t, s.planner.queuer.order)
 
 	// Time without jobs is no time of the twins.
-	must.True(t, s.queuer.at.IsZero())
+	must.True(t, s.planner.queuer.at.IsZero())
 	next := s.submit("next", time.Hour, nil)
-	s.decideQueue(c)
-	must.Zero(t, s.queuer.jobs[next].FairS)
+	s.decide(c)
+	must.Zero(t, s.planner.queuer.jobs[next].FairS)
 }
 
 // The figures are those of all waiting jobs, and 0 once the queue is empty or disabled.
@@ -132,7 +120,7 @@ func TestQueuer_figures(t *testing.T) {
 	c := config.Default()
 	c.DryRun = true
 	figures := func() []float64 {
-		s.decideQueue(c)
+		s.decide(c)
 		m := s.metrics
 		return []float64{testutil.ToFloat64(m.Queued), testutil.ToFloat64(m.QueuedLate), testutil.ToFloat64(m.Suspended)}
 	}
@@ -147,14 +135,14 @@ func TestQueuer_figures(t *testing.T) {
 		j.Groups["g"] = g
 	})
 	must.Eq(t, []float64{maxQueued + 1, 0, 1}, figures())
-	must.Len(t, maxQueued, s.queuer.order)
+	must.Len(t, maxQueued+2, s.planner.queuer.order)
 
-	s.queuer.jobs[suspended].FairS = 1e9 // its twin has ended
+	s.planner.queuer.jobs[suspended].FairS = 1e9 // its twin has ended
 	must.Eq(t, []float64{maxQueued + 1, 1, 1}, figures())
-	s.orders.Jobs = map[string]memory.Order{"ml/suspended": ordered(memory.DoHold)}
+	s.orders.Jobs = map[string]store.Order{"ml/suspended": ordered(store.DoHold)}
 	must.Eq(t, []float64{maxQueued + 1, 0, 1}, figures())
 
-	drained := ordered(memory.DoHold).Act
+	drained := ordered(store.DoHold).Act
 	s.orders.Drained = &drained
 	must.Eq(t, []float64{0, 0, 0}, figures())
 	s.orders.Drained = nil
@@ -168,43 +156,43 @@ func TestQueuer_edges(t *testing.T) {
 	c := config.Default()
 	c.DryRun = true
 	for name, tc := range map[string]struct {
-		change func(*term, *cluster.Job)
+		change func(*fixture, *cluster.Job)
 		want   string
 	}{
-		"too large": {func(_ *term, j *cluster.Job) { j.Groups["g"] = withRequest(j, cluster.Resources{MHz: 2000}) }, "no node has what it asks for: 2000 of cpu_mhz, at most 1000"},
-		"no such GPU": {func(_ *term, j *cluster.Job) {
+		"too large": {func(_ *fixture, j *cluster.Job) { j.Groups["g"] = withRequest(j, cluster.Resources{MHz: 2000}) }, "no node has what it asks for: 2000 of cpu_mhz, at most 1000"},
+		"no such GPU": {func(_ *fixture, j *cluster.Job) {
 			g := j.Groups["g"]
 			g.Devices = map[string]int64{"nvidia/gpu": 1}
 			j.Groups["g"] = g
 		}, "no node has what it asks for: 1 of nvidia/gpu, at most 0"},
-		"other driver": {func(s *term, _ *cluster.Job) { s.state.Nodes["a"].Drivers = map[string]bool{"docker": true} }, "no node has what it asks for"},
-		"drains":       {func(s *term, _ *cluster.Job) { s.state.Nodes["a"].Schedulable = false }, "no node has what it asks for"},
-		"rejected":     {func(s *term, j *cluster.Job) { s.reject(j.Key, "a") }, "Nomad would place it on none of the 1 nodes that were tried"},
-		"count":        {func(_ *term, j *cluster.Job) { g := j.Groups["g"]; g.Count = 2; j.Groups["g"] = g }, "would be placed: group g has count 2"},
-		"hold opened": {func(s *term, j *cluster.Job) { // the suspended job resumed without a shim
+		"other driver": {func(s *fixture, _ *cluster.Job) { s.state.Nodes["a"].Drivers = map[string]bool{"docker": true} }, "no node has what it asks for"},
+		"drains":       {func(s *fixture, _ *cluster.Job) { s.state.Nodes["a"].Schedulable = false }, "no node has what it asks for"},
+		"rejected":     {func(s *fixture, j *cluster.Job) { s.reject(j.Key, "a") }, "Nomad would place it on none of the 1 nodes that were tried"},
+		"count":        {func(_ *fixture, j *cluster.Job) { g := j.Groups["g"]; g.Count = 2; j.Groups["g"] = g }, "would be placed: group g has count 2"},
+		"hold opened": {func(s *fixture, j *cluster.Job) { // the suspended job resumed without a shim
 			g := j.Groups["g"]
 			g.Node, g.Adopts = "a", "left"
 			j.Groups["g"] = g
 			s.state.Allocs["next"] = &cluster.Alloc{ID: "next", Job: j.Key, Group: "g", Node: "a", Running: true}
 		}, "would be placed: it is already running"},
-		"full": {func(s *term, _ *cluster.Job) {
-			s.state.Nodes["a"].Used = cluster.Resources{MHz: 500}
+		"full": {func(s *fixture, _ *cluster.Job) {
+			s.state.Allocs["other"] = &cluster.Alloc{ID: "other", Node: "a", Running: true, Allocated: cluster.Resources{MHz: 500}}
 		}, "no node has what it asks for: 600 of cpu_mhz, at most 500"},
 	} {
 		s := queueing()
 		key := s.submit("job", time.Hour, nil)
 		tc.change(s, s.state.Jobs[key])
-		s.decideQueue(c)
+		s.decide(c)
 		must.StrContains(t, s.latest[key].text, tc.want, must.Sprint(name))
 	}
 
 	s := queueing()
 	key := s.submit("job", time.Hour, nil)
-	s.decideQueue(c)
-	must.MapLen(t, 1, s.queuer.jobs)
+	s.decide(c)
+	must.MapLen(t, 1, s.planner.queuer.jobs)
 	c.Queue.Enabled = false
-	s.decideQueue(c)
-	must.MapEmpty(t, s.queuer.jobs)
+	s.decide(c)
+	must.MapEmpty(t, s.planner.queuer.jobs)
 	must.StrContains(t, s.latest[key].text, "placement is disabled", must.Sprint("as other held jobs"))
 }
 
@@ -229,7 +217,7 @@ func TestQueuer_devices(t *testing.T) {
 	c.DryRun = true
 	c.Queue.Weights = map[string]float64{"big": 10}
 	small, large := s.submit("small", time.Hour, gpus(1, "small")), s.submit("large", time.Hour, gpus(2, "big"))
-	s.decideQueue(c)
+	s.decide(c)
 	must.StrContains(t, s.latest[large].text, "would be placed: number 1")
 	must.StrContains(t, s.latest[small].text, "waits in the queue, number 2")
 }

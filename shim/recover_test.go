@@ -67,17 +67,19 @@ func TestTerm_recover(t *testing.T) {
 		{ID: "3", Owner: ownerPrefix + "me", Namespace: "ml", Job: "ours"},
 	}}
 	b.unreadable = []move.Unreadable{{Path: "ebbtide/shim/claims/9", Why: "a newer version has written it", Namespace: "ml", Job: "newer"}, {Path: "ebbtide/shim/claims/8"}}
-	state := cluster.New()
+	term, _ := small()
+	state := &term.state
+	clear(state.Jobs)
+	clear(state.Allocs)
 	for _, id := range []string{"newer", "shims", "users", "ours", "orphan", "free", "stopped", "dead"} {
 		key := cluster.JobKey{Namespace: "ml", ID: id}
 		state.Jobs[key] = &cluster.Job{Key: key, Index: 5, Stopped: id == "stopped", Dead: id == "dead", Groups: map[string]cluster.Group{"g": {Bound: id != "free"}}}
 	}
-	term, _ := small()
-	term.nomad, term.claims, term.state = b, b, state
+	term.nomad, term.claims = b, b
 	term.busy[cluster.JobKey{Namespace: "ml", ID: "ours"}] = true
 	for range 2 {
 		term.recovery.readAt = term.recovery.readAt.AddDate(-1, 0, 0)
-		term.recovery.recover()
+		term.recover(term.listed())
 		term.drain()
 	}
 	must.Eq(t, []string{"1 by " + ownerPrefix + "me", "1 by " + ownerPrefix + "me"}, b.taken)
@@ -88,18 +90,19 @@ func TestTerm_recover(t *testing.T) {
 	newer := cluster.JobKey{Namespace: "ml", ID: "newer"}
 	must.StrContains(t, term.latest[newer].text, "left alone: the record of its move cannot be read: variable ebbtide/shim/claims/9: a newer version has written it")
 	state.Jobs[newer].Held = true
-	must.SliceEmpty(t, term.placer.heldJobs(), must.Sprint("it is not touched"))
+	must.SliceEmpty(t, term.snap().heldJobs(&plan{}), must.Sprint("it is not touched"))
 
 	// The operators' pause, which cannot be read, stops no recovery.
 	term.recovery.readAt = term.recovery.readAt.AddDate(-1, 0, 0)
-	term.synced, term.readingPause = true, true
+	term.asking = true
+	term.listed()
 	term.reconcile()
 	term.drain()
 	must.Len(t, 3, b.taken)
 
 	term.recovery.readAt = term.recovery.readAt.AddDate(-1, 0, 0)
 	term.claims = failing{b}
-	term.recovery.recover()
+	term.recover(term.listed())
 	term.drain()
 	must.False(t, term.recovery.reading)
 }

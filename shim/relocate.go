@@ -5,7 +5,6 @@ package shim
 
 import (
 	"cmp"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -13,11 +12,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/ebbtide/ebbtide/shim/cluster"
-	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/policies"
 	"github.com/ebbtide/ebbtide/shim/relocate"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // Bounds of a pass: tasks whose status is read, from the busiest nodes, and target nodes, the least
@@ -33,130 +30,103 @@ const othersFirst = "other tasks come first"
 // survey costs some 0.15 ms of CPU per node, which is then 0.5 % of a core.
 const surveyPerNode = 30 * time.Millisecond
 
-// relocator moves tasks to nodes where they finish sooner.
-type relocator struct {
-	*term
-	schedule
-}
-
-// relocate moves tasks that would finish much sooner on another node, at most one per four nodes.
-func (l *relocator) relocate(c config.Config, nodes map[string]Summary) {
-	l.done()
+// relocations moves tasks that would finish much sooner on another node, at most one per four nodes.
+func (s *snapshot) relocations() (p plan) {
+	p.policy = policies.Relocate
 	in := relocate.Input{Params: relocate.DefaultParams()}
-	in.Params.Margin = c.Relocation.Margin
-	l.eachNodeChunk(func(ids []string) { in.Nodes = append(in.Nodes, l.backlogs(ids, nodes)...) }, func() {
-		all, to := l.relocatable(in.Nodes)
-		costs := make(map[string]float64)
-		for _, r := range all {
-			group, _ := l.group(r.alloc, policies.Relocate)
-			costs[r.alloc.ID] = l.costOf(r.alloc.Job, group)
+	in.Params.Margin = s.config.Relocation.Margin
+	for node := range s.Nodes() {
+		if backlog, ok := s.backlog(node); ok {
+			in.Nodes = append(in.Nodes, backlog)
 		}
-		l.fetch(func() func() {
-			l.read(all)
-			unknown := make(map[*cluster.Alloc]string)
-			for group := range tasksByAlloc(all) {
-				a := group[0].alloc
-				task, why := estimate(group, nodes[a.Node].At)
-				if why != "" {
-					unknown[a] = why
-					continue
-				}
-				task.To, task.CostS = to[a.ID], costs[a.ID]
-				in.Tasks = append(in.Tasks, task)
-			}
-			if err := in.Validate(); err != nil {
-				l.log.Error("skipping the decision: invalid input", "error", err)
-				return func() {}
-			}
-			return func() {
-				for a, why := range unknown {
-					l.explainStay(a, why)
-				}
-				l.relocateOne(c, in, 1+len(in.Nodes)/4)
-			}
-		})
-		l.explainOthers(in.Nodes, to)
-	})
+	}
+	all, to := s.relocatable(&p, in.Nodes)
+	s.explainOthers(&p, in.Nodes, to)
+	s.read(all)
+	for group := range tasksByAlloc(all) {
+		a := group[0].alloc
+		task, why := estimate(group, s.summaries[a.Node].At)
+		if why != "" {
+			p.explainStay(s, a, why)
+			continue
+		}
+		g, _ := s.group(a, policies.Relocate)
+		task.To, task.CostS = to[a.ID], s.costOf(a.Job, g)
+		in.Tasks = append(in.Tasks, task)
+	}
+	if err := in.Validate(); err != nil {
+		p.fail("relocation", err)
+		return p
+	}
+	why := othersFirst
+	for range 1 + len(in.Nodes)/4 {
+		if !s.relocateOne(&p, &in) {
+			why = "it would not finish sufficiently sooner on another node"
+			break
+		}
+	}
+	for _, x := range in.Tasks {
+		p.explainStay(s, s.Alloc(x.ID), why)
+	}
+	return p
 }
 
 // explainOthers explains the tasks that relocatable has not considered.
-func (l *relocator) explainOthers(nodes []relocate.Node, considered map[string][]string) {
+func (s *snapshot) explainOthers(p *plan, nodes []relocate.Node, considered map[string][]string) {
 	seconds, least := make(map[string]float64, len(nodes)), math.Inf(1)
 	for i, work := range relocate.Seconds(nodes) {
 		seconds[nodes[i].ID], least = work, min(least, work)
 	}
-	l.eachNodeChunk(func(ids []string) {
-		for _, id := range ids {
-			work, ok := seconds[id]
-			why := othersFirst
-			switch {
-			case !ok:
-				why = l.noSummary(id)
-			case least >= work/2:
-				why = "no node has less than half as much work per core as its own"
-			}
-			for _, a := range l.state.On(id) {
-				if _, done := considered[a.ID]; done {
-					continue
-				}
-				if _, ok := l.group(a, policies.Relocate); ok {
-					l.explainStay(a, why)
-				}
-			}
+	for a := range s.movable(policies.Relocate) {
+		if _, done := considered[a.ID]; done {
+			continue
 		}
-	}, func() {})
+		why := othersFirst
+		if work, ok := seconds[a.Node]; !ok {
+			why = s.noSummary(a.Node)
+		} else if least >= work/2 {
+			why = "no node has less than half as much work per core as its own"
+		}
+		p.explainStay(s, a, why)
+	}
 }
 
-// relocateOne moves the task that gains most, then the next, up to limit tasks.
-func (l *relocator) relocateOne(c config.Config, in relocate.Input, limit int) {
-	out := relocate.Decide(in)
+// relocateOne moves the task that gains most, removes it from the input, and reports whether there is
+// one.
+func (s *snapshot) relocateOne(p *plan, in *relocate.Input) bool {
+	out := relocate.Decide(*in)
 	if out.Task == "" {
-		l.explainTasks(in.Tasks, "it would not finish sufficiently sooner on another node")
-		return
+		return false
 	}
 	k := slices.IndexFunc(in.Tasks, func(x relocate.Task) bool { return x.ID == out.Task })
-	tasks := 1
-	if a := l.state.Allocs[out.Task]; a != nil && l.canTake(a, out.To, policies.Relocate) {
-		group, _ := l.group(a, policies.Relocate)
-		tasks = len(group.Tasks)
-		l.startMove(c, a, out.To, memory.Entry{Policy: policies.Relocate, Rule: out.Rule, Why: strings.ReplaceAll(out.Why, out.Task, a.Job.ID)})
+	a := s.Alloc(out.Task)
+	group, _ := s.group(a, policies.Relocate)
+	if s.canTake(a, out.To, policies.Relocate) {
+		p.move(s, a, out.To, store.Entry{Policy: policies.Relocate, Rule: out.Rule, Why: strings.ReplaceAll(out.Why, out.Task, a.Job.ID)})
 	}
 	for i := range in.Nodes {
 		switch n := &in.Nodes[i]; n.ID {
 		case out.From:
-			n.LeftCPUS, n.Known = max(0, n.LeftCPUS-in.Tasks[k].LeftCPUS), max(0, n.Known-tasks)
+			n.LeftCPUS, n.Known = max(0, n.LeftCPUS-in.Tasks[k].LeftCPUS), max(0, n.Known-len(group.Tasks))
 		case out.To:
-			n.LeftCPUS, n.Known = n.LeftCPUS+in.Tasks[k].LeftCPUS, n.Known+tasks
+			n.LeftCPUS, n.Known = n.LeftCPUS+in.Tasks[k].LeftCPUS, n.Known+len(group.Tasks)
 		}
 	}
 	in.Tasks = slices.Delete(in.Tasks, k, k+1)
-	if limit > 1 {
-		l.enqueue(func() { l.relocateOne(c, in, limit-1) })
-	} else {
-		l.explainTasks(in.Tasks, othersFirst)
-	}
+	return true
 }
 
-func (l *relocator) explainTasks(tasks []relocate.Task, why string) {
-	for _, x := range tasks {
-		if a := l.state.Allocs[x.ID]; a != nil {
-			l.explainStay(a, why)
-		}
-	}
-}
-
-func (l *relocator) anyMovable() bool {
-	for _, a := range l.state.Allocs {
-		if _, ok := l.group(a, policies.Relocate); ok {
-			return true
-		}
+// anyMovable reports whether relocation may move a task.
+func (s *snapshot) anyMovable() bool {
+	for range s.movable(policies.Relocate) {
+		return true
 	}
 	return false
 }
 
 // relocatable returns the movable tasks of the busiest nodes and, by considered allocation, the
 // nodes that could take it.
-func (l *relocator) relocatable(nodes []relocate.Node) (all []reading, to map[string][]string) {
+func (s *snapshot) relocatable(p *plan, nodes []relocate.Node) (all []reading, to map[string][]string) {
 	to = make(map[string][]string)
 	work := relocate.Seconds(nodes)
 	order := make([]int, len(work))
@@ -170,31 +140,29 @@ func (l *relocator) relocatable(nodes []relocate.Node) (all []reading, to map[st
 		if len(least) == 0 || work[least[len(least)-1]] >= work[i]/2 {
 			return all, to // less busy nodes have no target either
 		}
-		allocs := l.state.On(nodes[i].ID)
-		for _, id := range slices.Sorted(maps.Keys(allocs)) {
-			a := allocs[id]
-			group, ok := l.group(a, policies.Relocate)
-			if !ok || len(group.Tasks) == 0 || l.busy[a.Job] {
+		for a := range s.On(nodes[i].ID) {
+			group, ok := s.group(a, policies.Relocate)
+			if !ok || len(group.Tasks) == 0 || s.busy[a.Job] {
 				continue
 			}
-			if why := l.blocked(a, ""); why != "" {
-				to[id] = nil
-				l.skip(hclog.Debug, a, why)
+			if why := s.blocked(a, ""); why != "" {
+				to[a.ID] = nil
+				p.note(note{key: a.Job, level: hclog.Debug, reason: skipped(a, why), weak: true})
 				continue
 			}
 			if asked++; asked > candidates {
 				return all, to
 			}
-			to[id] = nil
+			to[a.ID] = nil
 			for _, k := range least {
-				if node := nodes[k].ID; work[k] < work[i]/2 && l.canTake(a, node, policies.Relocate) {
-					to[id] = append(to[id], node)
+				if node := nodes[k].ID; work[k] < work[i]/2 && s.canTake(a, node, policies.Relocate) {
+					to[a.ID] = append(to[a.ID], node)
 				}
 			}
-			if len(to[id]) > 0 {
+			if len(to[a.ID]) > 0 {
 				all = append(all, tasksOf(a, group)...)
 			} else {
-				l.skip(hclog.Debug, a, "no node with less than half as much work per core can take it")
+				p.note(note{key: a.Job, level: hclog.Debug, reason: skipped(a, "no node with less than half as much work per core can take it"), weak: true})
 			}
 		}
 	}

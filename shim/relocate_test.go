@@ -41,14 +41,10 @@ func (s says) Allocation(context.Context, string) (*api.Allocation, error) {
 func TestRelocatable(t *testing.T) {
 	s, a := small()
 	a.Started = time.Now().Add(-time.Minute)
-	var jobs []*cluster.Job
-	for _, j := range s.state.Jobs {
-		jobs = append(jobs, j)
-	}
 	more := *a
 	more.ID, more.Allocated = "late", cluster.Resources{}
-	s.state = cluster.FromListing(cluster.Listing{Nodes: []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}, Jobs: jobs, Allocs: []*cluster.Alloc{a, &more}})
-	must.True(t, s.relocator.anyMovable())
+	s.state.Allocs[more.ID] = &more
+	must.True(t, s.snap().anyMovable())
 	said := status.Status{Fair: status.Fair{RemainingCPUS: 400, CapCores: 2, Finish: time.Now().Add(300 * time.Second)}, Updated: time.Now()}
 	s.nomad = says{statuses: map[string]status.Status{"alloc": said}}
 	sums := map[string]Summary{
@@ -56,14 +52,21 @@ func TestRelocatable(t *testing.T) {
 		"b": {Node: status.Node{RemainingCPUS: status.Unknown()}, At: time.Now()},
 	}
 	s.inbound = map[string]int{"b": 1}
-	in := relocate.Input{Nodes: s.backlogs(s.state.NodeIDs(), sums), Params: relocate.DefaultParams()}
+	snap := s.snap()
+	snap.summaries = sums
+	in := relocate.Input{Params: relocate.DefaultParams()}
+	for node := range snap.Nodes() {
+		backlog, ok := snap.backlog(node)
+		must.True(t, ok)
+		in.Nodes = append(in.Nodes, backlog)
+	}
 	must.Eq(t, []relocate.Node{
 		{ID: "a", PoolCores: 4, LeftCPUS: 700, Known: 2, Unknown: 1}, {ID: "b", PoolCores: 4, Unknown: 1},
 	}, in.Nodes)
 
-	all, to := s.relocator.relocatable(in.Nodes)
+	all, to := snap.relocatable(&plan{}, in.Nodes)
 	must.Len(t, 2, all)
-	s.read(all)
+	snap.read(all)
 	task, why := estimate(all[:1], sums["a"].At)
 	must.Eq(t, "", why)
 	task.To = to[task.ID]
@@ -76,8 +79,8 @@ func TestRelocatable(t *testing.T) {
 	must.Eq(t, "alloc", relocate.Decide(in).Task)
 
 	in.Nodes[1].Unknown = 10
-	all, _ = s.relocator.relocatable(in.Nodes)
+	all, _ = snap.relocatable(&plan{}, in.Nodes)
 	must.SliceEmpty(t, all, must.Sprint("no node has less than half as much to do"))
 	s.state.Jobs[a.Job].Stopped = true
-	must.False(t, s.relocator.anyMovable())
+	must.False(t, s.snap().anyMovable())
 }

@@ -66,6 +66,10 @@ const (
 // statusFiles are the status files of allocations.
 type statusFiles interface {
 	StatusFiles(ctx context.Context, a *api.Allocation) ([]string, error)
+	statuses
+}
+
+type statuses interface {
 	Status(ctx context.Context, a *api.Allocation, task string) (status.Status, error)
 }
 
@@ -98,32 +102,36 @@ type reporter struct {
 	required       bool
 }
 
-func (s *surveyor) queries(state *cluster.State, ids []string) (all []query) {
-	for _, id := range ids {
-		n := state.Nodes[id]
-		if n == nil {
+// survey returns the summaries of all nodes that have one, and why nodes are ignored.
+func (s *surveyor) survey(ctx context.Context, state *snapshot) (nodes map[string]Summary, ignored map[string]string) {
+	all := s.queries(state)
+	s.run(ctx, all)
+	return s.collect(all), s.ignored
+}
+
+func (s *surveyor) queries(state *snapshot) (all []query) {
+	for n := range state.Nodes() {
+		if n.PoolCores == 0 {
 			continue
 		}
-		last := s.sources[id]
-		allocs := s.reporters(state, id, last)
-		if n.PoolCores == 0 || !n.Schedulable && len(allocs) == 0 {
-			continue
+		last := s.sources[n.ID]
+		if allocs := s.reporters(state, n.ID, last); n.Schedulable || len(allocs) > 0 {
+			all = append(all, query{node: n.ID, pool: n.PoolCores, reporters: allocs, last: last})
 		}
-		all = append(all, query{node: id, pool: n.PoolCores, reporters: allocs, last: last})
 	}
 	return all
 }
 
 // reporters returns a node's candidate allocations, the most likely first: the last source, then
 // jobs known to the shim. Those recently found without a status are skipped.
-func (s *surveyor) reporters(state *cluster.State, node string, last source) []reporter {
+func (s *surveyor) reporters(state *snapshot, node string, last source) []reporter {
 	var allocs []reporter
 	rank := make(map[string]int)
-	for _, a := range state.On(node) {
+	for a := range state.On(node) {
 		if _, noStatus := s.noStatus[a.ID]; !a.Running || noStatus {
 			continue
 		}
-		j := state.Jobs[a.Job]
+		j := state.Job(a.Job)
 		allocs = append(allocs, reporter{a, j != nil && j.Groups[a.Group].Engine != ""})
 		switch {
 		case a.ID == last.alloc:
@@ -134,9 +142,7 @@ func (s *surveyor) reporters(state *cluster.State, node string, last source) []r
 			rank[a.ID] = 2
 		}
 	}
-	slices.SortFunc(allocs, func(a, b reporter) int {
-		return cmp.Or(cmp.Compare(rank[a.ID], rank[b.ID]), cmp.Compare(a.ID, b.ID))
-	})
+	slices.SortStableFunc(allocs, func(a, b reporter) int { return cmp.Compare(rank[a.ID], rank[b.ID]) })
 	return allocs
 }
 
@@ -243,9 +249,9 @@ type reading struct {
 	err    error
 }
 
-func (t *term) read(all []reading) {
-	forEachParallel(t.leading, all, func(ctx context.Context, r *reading) {
-		r.status, r.err = t.nomad.Status(ctx, apiAlloc(r.alloc), r.task)
+func readStatuses(ctx context.Context, nomad statuses, all []reading) {
+	forEachParallel(ctx, all, func(ctx context.Context, r *reading) {
+		r.status, r.err = nomad.Status(ctx, apiAlloc(r.alloc), r.task)
 	})
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/status"
-	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
@@ -48,14 +47,12 @@ func TestSummarise(t *testing.T) {
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	must.NoError(t, err)
 	term, a := small()
-	term.surveyor.nomad = move.API{Client: client}
-	term.state.Replace(cluster.FromListing(cluster.Listing{
-		Nodes: []*cluster.Node{term.state.Nodes["a"]}, Jobs: []*cluster.Job{term.state.Jobs[a.Job]}, Allocs: []*cluster.Alloc{a},
-	}))
+	term.planner.surveyor.nomad = move.API{Client: client}
+	delete(term.state.Nodes, "b")
 	var mute []string
 	ask := func() (sum Summary, from source, err error) {
-		all := term.surveyor.queries(term.state, term.state.NodeIDs())
-		term.surveyor.run(t.Context(), all)
+		all := term.planner.surveyor.queries(term.snap())
+		term.planner.surveyor.run(t.Context(), all)
 		i := slices.IndexFunc(all, func(q query) bool { return q.node == a.Node })
 		mute = all[i].noStatus
 		return all[i].sum, all[i].from, all[i].err
@@ -116,9 +113,9 @@ func TestSummarise_clock(t *testing.T) {
 	term, a := small()
 	at := time.Now().Add(-24 * time.Hour)
 	nomad := &clocked{ended: at.Add(-time.Minute), runs: at}
-	term.surveyor.nomad = nomad
+	term.planner.surveyor.nomad = nomad
 	ask := func(last source) (source, error) {
-		_, from, _, err := term.surveyor.summarise(t.Context(), []reporter{{Alloc: a}}, last)
+		_, from, _, err := term.planner.surveyor.summarise(t.Context(), []reporter{{Alloc: a}}, last)
 		return from, err
 	}
 	first, err := ask(source{})

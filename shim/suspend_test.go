@@ -15,8 +15,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // reported is a Nomad whose tasks have reported.
@@ -30,7 +30,7 @@ func (r reported) Status(_ context.Context, a *api.Allocation, _ string) (status
 }
 
 // yielding has a long job that has run for an hour on the only node, and a short one that waits.
-func yielding(change func(*cluster.Job)) (s *term, long, short cluster.JobKey) {
+func yielding(change func(*cluster.Job)) (s *fixture, long, short cluster.JobKey) {
 	s = queueing()
 	s.nomad = reported{reports: 1}
 	long = s.submit("long", 10*time.Hour, func(j *cluster.Job) {
@@ -41,11 +41,7 @@ func yielding(change func(*cluster.Job)) (s *term, long, short cluster.JobKey) {
 		change(j)
 	})
 	short = s.submit("short", time.Minute, nil)
-	s.state.Replace(cluster.FromListing(cluster.Listing{
-		Nodes:  []*cluster.Node{s.state.Nodes["a"]},
-		Jobs:   []*cluster.Job{s.state.Jobs[long], s.state.Jobs[short]},
-		Allocs: []*cluster.Alloc{{ID: "run", Job: long, Group: "g", Node: "a", Running: true, Started: time.Now().Add(-time.Hour), Allocated: cluster.Resources{MHz: 600}}},
-	}))
+	s.state.Allocs["run"] = &cluster.Alloc{ID: "run", Job: long, Group: "g", Node: "a", Running: true, Started: time.Now().Add(-time.Hour), Allocated: cluster.Resources{MHz: 600}}
 	return s, long, short
 }
 
@@ -55,21 +51,21 @@ func TestSuspend(t *testing.T) {
 	const suspended = "would be suspended: job ml/short is before it"
 	asIs := func(*cluster.Job) {}
 	s, long, short := yielding(asIs)
-	s.decideQueue(c)
+	s.decide(c)
 	must.Eq(t, suspended, s.latest[long].text)
 	must.StrContains(t, s.latest[short].text, "1 suspended for it")
 
-	for name, change := range map[string]func(*term, *cluster.Job){
-		"without a checkpoint": func(_ *term, j *cluster.Job) { g := j.Groups["g"]; g.Movable = false; j.Groups["g"] = g },
-		"service":              func(_ *term, j *cluster.Job) { j.Type = api.JobTypeService },
-		"two tasks":            func(_ *term, j *cluster.Job) { g := j.Groups["g"]; g.Tasks = []string{"a", "b"}; j.Groups["g"] = g },
-		"no report yet":        func(s *term, _ *cluster.Job) { s.nomad = reported{} },
-		"paused":               func(s *term, _ *cluster.Job) { s.pause = &memory.Pause{} },
-		"just begun":           func(s *term, _ *cluster.Job) { s.state.Allocs["run"].Started = time.Now() },
+	for name, change := range map[string]func(*fixture, *cluster.Job){
+		"without a checkpoint": func(_ *fixture, j *cluster.Job) { g := j.Groups["g"]; g.Movable = false; j.Groups["g"] = g },
+		"service":              func(_ *fixture, j *cluster.Job) { j.Type = api.JobTypeService },
+		"two tasks":            func(_ *fixture, j *cluster.Job) { g := j.Groups["g"]; g.Tasks = []string{"a", "b"}; j.Groups["g"] = g },
+		"no report yet":        func(s *fixture, _ *cluster.Job) { s.nomad = reported{} },
+		"paused":               func(s *fixture, _ *cluster.Job) { s.pause = &store.Pause{} },
+		"just begun":           func(s *fixture, _ *cluster.Job) { s.state.Allocs["run"].Started = time.Now() },
 	} {
 		s, long, short := yielding(asIs)
 		change(s, s.state.Jobs[long])
-		s.decideQueue(c)
+		s.decide(c)
 		must.Eq(t, "", s.latest[long].text, must.Sprint(name))
 		must.StrContains(t, s.latest[short].text, "no place is free", must.Sprint(name))
 	}
@@ -81,12 +77,12 @@ func TestSuspend_stop(t *testing.T) {
 	c.DryRun = true
 	s, long, short := yielding(func(*cluster.Job) {})
 	delete(s.state.Jobs, short)
-	s.orders.Jobs = map[string]memory.Order{"ml/long": ordered(memory.DoStop)}
-	s.decideQueue(c)
+	s.orders.Jobs = map[string]store.Order{"ml/long": ordered(store.DoStop)}
+	s.decide(c)
 	must.Eq(t, "would be suspended: stopped "+since, s.latest[long].text)
 	s.state.Jobs[long].Held = true
 	delete(s.state.Allocs, "run")
-	s.decideQueue(c)
+	s.decide(c)
 	must.StrContains(t, s.latest[long].text, "on hold "+since)
 }
 
@@ -104,34 +100,34 @@ func TestSuspend_waits(t *testing.T) {
 		g.Bound, g.Node, g.Adopts = true, "a", "old"
 		j.Groups["g"] = g
 	})
-	s.journal.jobs[key] = memory.Job{Served: &memory.Served{S: 600, FairS: 300, RemainingS: &left, Tasks: []move.Task{{Name: "train", Saved: 42}}}}
+	s.writer.jobs[key] = store.Job{Served: &store.Served{S: 600, FairS: 300, RemainingS: &left, Tasks: []move.Task{{Name: "train", Saved: 42}}}}
 	s.state.Nodes["a"].Schedulable = false
-	s.decideQueue(c)
-	k := s.queuer.jobs[key]
+	s.decide(c)
+	k := s.planner.queuer.jobs[key]
 	must.Eq(t, []float64{600, 1800}, []float64{k.ServedS, *k.RemainingS})
 	must.GreaterEq(t, 300, k.FairS)
 	must.StrContains(t, s.latest[key].text, "suspended at step 42: waits for node node-a, which has its checkpoint")
 
 	s.state.Nodes["a"].Schedulable = true
-	s.decideQueue(c)
+	s.decide(c)
 	must.StrContains(t, s.latest[key].text, "would be placed: number 1 of the queue")
 	s.state.Nodes["a"].Schedulable = false
 	g := s.state.Jobs[key].Groups["g"]
 	g.Shared = true
 	s.state.Jobs[key].Groups["g"] = g
-	s.decideQueue(c)
+	s.decide(c)
 	must.StrContains(t, s.latest[key].text, "would be placed", must.Sprint("its checkpoint is everywhere"))
 
 	g.Shared = false
 	s.state.Jobs[key].Groups["g"] = g
 	delete(s.latest, key)
 	again := s.submit("again", time.Hour, nil) // the user's file does not have the binding
-	s.journal.jobs[again] = memory.Job{CostS: 5, Served: &memory.Served{S: 600}}
-	s.decideQueue(c)
-	must.Eq(t, memory.Job{CostS: 5}, s.journal.jobs[again])
-	must.Zero(t, s.queuer.jobs[again].ServedS)
+	s.writer.jobs[again] = store.Job{CostS: 5, Served: &store.Served{S: 600}}
+	s.decide(c)
+	must.Eq(t, store.Job{CostS: 5}, s.writer.jobs[again])
+	must.Zero(t, s.planner.queuer.jobs[again].ServedS)
 	delete(s.state.Nodes, "a")
-	s.decideQueue(c)
+	s.decide(c)
 	must.StrContains(t, s.latest[key].text, "would be placed", must.Sprint("its node has left the cluster"))
 }
 
@@ -139,13 +135,13 @@ func TestSuspend_waits(t *testing.T) {
 func TestSuspend_resumed(t *testing.T) {
 	s, long, _ := yielding(func(*cluster.Job) {})
 	s.resumed(long, time.Minute, nil) // not suspended by this shim's memory
-	must.Zero(t, s.journal.jobs[long].CostS)
-	s.journal.jobs[long] = memory.Job{Served: &memory.Served{S: 600, SaveS: 2.5}}
+	must.Zero(t, s.writer.jobs[long].CostS)
+	s.writer.jobs[long] = store.Job{Served: &store.Served{S: 600, SaveS: 2.5}}
 	s.resumed(long, time.Minute, errors.New("lost"))
-	must.Zero(t, s.journal.jobs[long].CostS)
+	must.Zero(t, s.writer.jobs[long].CostS)
 	s.resumed(long, time.Minute, nil)
-	must.Eq(t, 62.5, s.journal.jobs[long].CostS)
-	must.Eq(t, 600, s.queuer.servedBefore(long))
+	must.Eq(t, 62.5, s.writer.jobs[long].CostS)
+	must.Eq(t, 600, servedBefore(s.writer.jobs[long]))
 	s.resumed(long, time.Minute, move.ErrNotResumed)
-	must.Zero(t, s.queuer.servedBefore(long))
+	must.Zero(t, servedBefore(s.writer.jobs[long]))
 }

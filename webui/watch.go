@@ -20,7 +20,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/store"
 	"github.com/ebbtide/ebbtide/top"
 	"github.com/ebbtide/ebbtide/top/gather"
 )
@@ -105,7 +105,7 @@ func (ws *watches) join(ctx context.Context, token string, open bool) (*watch, *
 		}
 		w = &watch{
 			opts: ws.opts, client: client, viewers: make(map[*viewer]bool),
-			gatherer: gather.New(gather.Options{Client: client, Shim: memory.Store{Client: client, Namespace: ws.opts.ShimNamespace, Path: ws.opts.ShimPath}}),
+			gatherer: gather.New(gather.Options{Client: client, Shim: store.Store{Client: client, Namespace: ws.opts.ShimNamespace, Path: ws.opts.ShimPath}}),
 			items:    make(map[string]item), queries: make(chan struct{}, 2),
 		}
 		ws.all[key] = w
@@ -370,7 +370,7 @@ func (w *watch) replace(found map[string][]byte, prefixes ...string) {
 
 // shimItem is the state of the shims, or why it is unknown.
 type shimItem struct {
-	memory.Overview
+	store.Overview
 	Error string `json:"error,omitempty"`
 }
 
@@ -382,7 +382,7 @@ type endedItem struct {
 
 // readPast reads the shims' moves and the results of ended tasks, until ctx ends.
 func (w *watch) readPast(ctx context.Context) {
-	done := make(map[string]memory.Entry)
+	done := make(map[string]store.Entry)
 	for {
 		if _, watched := w.visible(); watched {
 			done = w.readPastOnce(ctx, done)
@@ -395,7 +395,7 @@ func (w *watch) readPast(ctx context.Context) {
 	}
 }
 
-func (w *watch) readPastOnce(ctx context.Context, before map[string]memory.Entry) map[string]memory.Entry {
+func (w *watch) readPastOnce(ctx context.Context, before map[string]store.Entry) map[string]store.Entry {
 	found := make(map[string][]byte)
 	overview, done, err := w.gatherer.Shim(ctx, before)
 	shim := shimItem{Overview: overview}

@@ -22,7 +22,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/e2e/harness"
 	"github.com/ebbtide/ebbtide/shim/cluster"
-	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 type options struct {
@@ -490,7 +490,7 @@ func (c *chaos) repair(ctx context.Context) (left []string, err error) {
 	steps := make(map[string]int64) // of each job, at the previous check
 	err = harness.Poll(within, "all is at rest", func(ctx context.Context) error {
 		var now []string
-		records, unreadable, err := memory.Claims{Store: memory.Store{Client: c.server.API, Namespace: "default", Path: "ebbtide/shim"}}.List(ctx)
+		records, unreadable, err := store.Claims{Store: store.Store{Client: c.server.API, Namespace: "default", Path: "ebbtide/shim"}}.List(ctx)
 		if err != nil {
 			return err
 		}

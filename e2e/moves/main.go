@@ -24,8 +24,8 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 func main() {
@@ -168,7 +168,7 @@ func one(ctx context.Context, from, to *harness.Agent, alloc *api.Allocation) (m
 	}
 	var stands, told time.Time
 	opts := move.DefaultOptions()
-	opts.Claims, opts.Owner = memory.Claims{Store: memory.Store{Client: from.API, Namespace: "default", Path: "ebbtide/shim"}}, "moves"
+	opts.Claims, opts.Owner = store.Claims{Store: store.Store{Client: from.API, Namespace: "default", Path: "ebbtide/shim"}}, "moves"
 	opts.Report = func(p move.Phase, _ string) {
 		switch p {
 		case move.PhaseSave:

@@ -2,20 +2,16 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package cluster models a Nomad cluster: nodes, jobs and non-terminal allocations, from a listing
-// and subsequent events. The state may lag, so callers re-read objects before changing them.
-// Objects hold only what decisions need: 100,000 allocations take tens of MB.
+// and subsequent events. A Store follows the cluster; decisions are made on its Snapshots. These may
+// lag, so callers re-read objects before changing them. Objects are immutable and hold only what
+// decisions need: 100,000 allocations take tens of MB.
 package cluster
 
 import (
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/hashicorp/nomad/api"
-
-	"github.com/ebbtide/ebbtide/driver/remaining/history"
 )
 
 type Node struct {
@@ -28,11 +24,14 @@ type Node struct {
 	// "exec".
 	PoolCores float64
 	Engine    string
-	// Capacity is the total for allocations; Used, maintained by State, is their use.
+	// Capacity is the total for allocations; Used, maintained by Store, is their use.
 	Capacity, Used Resources
 	Devices        []Device // healthy ones
 	Index          uint64   // ModifyIndex
 }
+
+// Free is what allocations do not use.
+func (n *Node) Free() Resources { return n.Capacity.Minus(n.Used) }
 
 // Device is a group of alike devices.
 type Device struct {
@@ -191,80 +190,6 @@ type Run struct {
 	Took              time.Duration // from its start to its end; 0 if unknown
 }
 
-// Bounds of the stored runs: groups, and bytes per text.
-const (
-	maxRuns    = 10_000
-	maxRunText = 256
-)
-
-// runKey identifies a group; the job's ID has no dispatch suffix.
-type runKey struct {
-	job   JobKey
-	group string
-}
-
-func newRunKey(job JobKey, group string) runKey {
-	return runKey{JobKey{job.Namespace, history.Job(job.ID)}, group}
-}
-
-// State is a cluster. It is not safe for concurrent use.
-type State struct {
-	Nodes  map[string]*Node
-	Jobs   map[JobKey]*Job
-	Allocs map[string]*Alloc
-	// Completed are jobs with an allocation that has completed since the caller last cleared the
-	// map.
-	Completed map[JobKey]bool
-
-	on      map[string]map[string]*Alloc // by node, then by ID
-	drivers map[string]map[string]bool   // sets shared by nodes, by their joined names
-	listed  Indexes
-	runs    *lru.LRU[runKey, map[string]Run] // by task; least recently used groups are dropped
-}
-
-func New() *State {
-	return &State{
-		Nodes: make(map[string]*Node), Jobs: make(map[JobKey]*Job), Allocs: make(map[string]*Alloc), Completed: make(map[JobKey]bool),
-		on: make(map[string]map[string]*Alloc), drivers: make(map[string]map[string]bool),
-		runs: newRuns(),
-	}
-}
-
-func newRuns() *lru.LRU[runKey, map[string]Run] {
-	runs, err := lru.NewLRU[runKey, map[string]Run](maxRuns, nil)
-	if err != nil {
-		panic(err) // only for a size ≤ 0
-	}
-	return runs
-}
-
-// Runs returns the last completed run of each task of a job's group. Runs are kept after Nomad has
-// removed their allocations.
-func (s *State) Runs(job JobKey, group string) map[string]Run {
-	runs, _ := s.runs.Get(newRunKey(job, group))
-	return runs
-}
-
-func (s *State) setRun(r Run) {
-	key := newRunKey(r.Job, r.Group)
-	tasks, ok := s.runs.Get(key)
-	if !ok {
-		tasks = make(map[string]Run)
-		s.runs.Add(key, tasks)
-	}
-	if !r.At.Before(tasks[r.Task].At) {
-		tasks[r.Task] = r
-	}
-}
-
-func (s *State) NodeIDs() []string { return slices.Sorted(maps.Keys(s.Nodes)) }
-
-// On returns a node's allocations by ID. The map must not be changed.
-func (s *State) On(node string) map[string]*Alloc { return s.on[node] }
-
-// Free returns the node's resources not used by allocations.
-func (s *State) Free(node *Node) Resources { return node.Capacity.Minus(node.Used) }
-
 // Indexes are a listing's Raft indexes: it includes all events up to them.
 type Indexes struct{ Nodes, Jobs, Allocs uint64 }
 
@@ -275,81 +200,6 @@ type Listing struct {
 	Jobs   []*Job
 	Allocs []*Alloc
 	Runs   []Run
-}
-
-// Replace replaces the state with other, which must not be used afterwards. It keeps runs that
-// other lacks.
-func (s *State) Replace(other *State) {
-	runs := s.runs
-	for _, tasks := range other.runs.Values() {
-		for _, r := range tasks {
-			s.setRun(r)
-		}
-	}
-	*s = *other
-	s.runs = runs
-}
-
-// FromListing returns a State that ignores events included in the listing: the stream starts with
-// old ones, and a terminal allocation must not reappear.
-func FromListing(l Listing) *State {
-	s := New()
-	s.listed = l.Indexes
-	for _, r := range l.Runs {
-		s.setRun(r)
-	}
-	for _, n := range l.Nodes {
-		s.setNode(n)
-	}
-	for _, j := range l.Jobs {
-		s.setJob(j)
-	}
-	for _, a := range l.Allocs {
-		s.setAlloc(a)
-	}
-	return s
-}
-
-func (s *State) setNode(n *Node) {
-	names := strings.Join(slices.Sorted(maps.Keys(n.Drivers)), " ")
-	if s.drivers[names] == nil {
-		s.drivers[names] = n.Drivers
-	}
-	n.Drivers = s.drivers[names]
-	n.Used = Resources{}
-	for _, a := range s.on[n.ID] {
-		n.Used = n.Used.Plus(a.Allocated)
-	}
-	s.Nodes[n.ID] = n
-}
-
-func (s *State) setJob(j *Job) { s.Jobs[j.Key] = j }
-
-func (s *State) setAlloc(a *Alloc) {
-	s.dropAlloc(a.ID)
-	s.Allocs[a.ID] = a
-	if s.on[a.Node] == nil {
-		s.on[a.Node] = make(map[string]*Alloc)
-	}
-	s.on[a.Node][a.ID] = a
-	if n := s.Nodes[a.Node]; n != nil {
-		n.Used = n.Used.Plus(a.Allocated)
-	}
-}
-
-func (s *State) dropAlloc(id string) {
-	a := s.Allocs[id]
-	if a == nil {
-		return
-	}
-	delete(s.Allocs, id)
-	delete(s.on[a.Node], id)
-	if len(s.on[a.Node]) == 0 {
-		delete(s.on, a.Node)
-	}
-	if n := s.Nodes[a.Node]; n != nil {
-		n.Used = n.Used.Minus(a.Allocated)
-	}
 }
 
 // Topics returns the event topics that Apply needs.

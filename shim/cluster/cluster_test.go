@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -46,15 +48,24 @@ func event(topic api.Topic, kind string, index uint64, object string) stream.Eve
 	return stream.Event{Topic: topic, Type: kind, Index: index, Payload: json.RawMessage(fmt.Sprintf(`{"%s": %s}`, topic, object))}
 }
 
-func apply(t *testing.T, s *State, want bool, e stream.Event) {
+// apply applies an event, and checks whether it has changed the cluster.
+func apply(t *testing.T, s *Store, want bool, e stream.Event) {
 	t.Helper()
-	changed, err := s.Apply(e)
+	before, _ := s.Snapshot()
+	_, err := s.Apply(e)
 	must.NoError(t, err)
-	must.Eq(t, want, changed, must.Sprintf("%s %s", e.Type, e.Payload))
+	after, _ := s.Snapshot()
+	must.Eq(t, want, !reflect.DeepEqual(contents(before), contents(after)), must.Sprintf("%s %s", e.Type, e.Payload))
 }
 
-func TestState_Apply(t *testing.T) {
-	s := New()
+func contents(s Snapshot) []any {
+	return []any{slices.Collect(s.Nodes()), slices.Collect(s.Jobs()), slices.Collect(s.Allocs())}
+}
+
+func (s *Store) on(node string) []*Alloc { return slices.Collect(s.is.On(node)) }
+
+func TestStore_Apply(t *testing.T) {
+	s := NewStore()
 	node := func(index int) stream.Event {
 		return event(api.TopicNode, "NodeRegistration", uint64(index), fmt.Sprintf(nodeText, index))
 	}
@@ -64,7 +75,7 @@ func TestState_Apply(t *testing.T) {
 	must.Eq(t, &Node{
 		ID: "n1", Name: "one", Datacenter: "dc1", Pool: "default", Class: "big", Schedulable: true, Drivers: map[string]bool{"ebbtide": true},
 		PoolCores: 3.5, Engine: "exec", Capacity: Resources{3500, 7000, 900}, Index: 5,
-	}, s.Nodes["n1"])
+	}, s.is.Node("n1"))
 
 	vae := JobKey{"ml", "vae"}
 	apply(t, s, true, event(api.TopicJob, "JobRegistered", 6, fmt.Sprintf(jobText, 6)))
@@ -74,7 +85,7 @@ func TestState_Apply(t *testing.T) {
 			"train": {Count: 1, Movable: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Engine: "docker", Requested: Resources{100, 64, 300}},
 			"other": {Count: 2, Tasks: []string{"x"}, Drivers: []string{"ebbtide"}, Engine: "exec"},
 		},
-	}, s.Jobs[vae])
+	}, s.is.Job(vae))
 
 	alloc := func(id, status string, index int) stream.Event {
 		return event(api.TopicAllocation, "AllocationUpdated", uint64(index), fmt.Sprintf(allocText, id, status, index))
@@ -84,30 +95,31 @@ func TestState_Apply(t *testing.T) {
 	must.Eq(t, &Alloc{
 		ID: "a1", Job: vae, Group: "train", Task: "train", Node: "n1", Running: true, Allocated: Resources{100, 64, 300},
 		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), MoveRequested: time.Unix(0, 2000), Index: 7,
-	}, s.Allocs["a1"])
-	must.MapLen(t, 2, s.On("n1"))
-	must.Eq(t, Resources{3300, 6872, 300}, s.Free(s.Nodes["n1"]))
-	must.True(t, Resources{1, 1, 1}.Fits(s.Free(s.Nodes["n1"])))
-	must.False(t, Resources{1, 1, 301}.Fits(s.Free(s.Nodes["n1"])))
+	}, s.is.Alloc("a1"))
+	must.Len(t, 2, s.on("n1"))
+	must.Eq(t, Resources{3300, 6872, 300}, s.is.Node("n1").Free())
+	must.True(t, Resources{1, 1, 1}.Fits(s.is.Node("n1").Free()))
+	must.False(t, Resources{1, 1, 301}.Fits(s.is.Node("n1").Free()))
 
 	apply(t, s, true, alloc("a1", "complete", 9))
-	must.True(t, s.Completed[vae])
+	must.Eq(t, map[JobKey]bool{vae: true}, s.Completed())
+	must.MapEmpty(t, s.Completed())
 	apply(t, s, false, alloc("a1", "failed", 10))
-	must.MapLen(t, 1, s.On("n1"))
+	must.Len(t, 1, s.on("n1"))
 	apply(t, s, true, alloc("a2", "lost", 11))
-	must.MapLen(t, 0, s.Allocs)
-	must.MapLen(t, 0, s.On("n1"))
+	must.Eq(t, 0, s.is.NumAllocs())
+	must.SliceEmpty(t, s.on("n1"))
 
 	apply(t, s, true, event(api.TopicJob, "JobDeregistered", 12, strings.Replace(fmt.Sprintf(jobText, 12), `"batch"`, `"batch", "Stop": true`, 1)))
-	must.True(t, s.Jobs[vae].Stopped)
+	must.True(t, s.is.Job(vae).Stopped)
 	apply(t, s, true, event(api.TopicJob, "JobDeregistered", 13, fmt.Sprintf(jobText, 12)))
-	must.MapLen(t, 0, s.Jobs)
+	must.Eq(t, 0, s.is.NumJobs())
 	apply(t, s, true, event(api.TopicJob, "JobRegistered", 14, strings.Replace(fmt.Sprintf(jobText, 14), `"true"`, `"false"`, 1)))
-	must.SliceEmpty(t, s.Jobs[vae].Migrates)
+	must.SliceEmpty(t, s.is.Job(vae).Migrates)
 	apply(t, s, true, event(api.TopicJob, "JobBatchDeregistered", 15, fmt.Sprintf(jobText, 14)))
-	must.MapLen(t, 0, s.Jobs, must.Sprint("by garbage collection"))
+	must.Eq(t, 0, s.is.NumJobs(), must.Sprint("by garbage collection"))
 	apply(t, s, true, event(api.TopicNode, "NodeDeregistration", 14, fmt.Sprintf(nodeText, 5)))
-	must.MapLen(t, 0, s.Nodes)
+	must.Eq(t, 0, s.is.NumNodes())
 
 	// AllocationUpdated says nothing about the node, whatever it contains.
 	apply(t, s, true, node(20))
@@ -126,8 +138,8 @@ func TestState_Apply(t *testing.T) {
 }
 
 // The latest run of a job is known, from events and from listings.
-func TestState_Runs(t *testing.T) {
-	s := New()
+func TestStore_Runs(t *testing.T) {
+	s := NewStore()
 	said := func(id, job, node string, index int, at int, text string) WireAlloc {
 		w := read[WireAlloc](t, fmt.Sprintf(`{"ID": %q, "Namespace": "ml", "JobID": %q, "TaskGroup": "train", "NodeID": %q, "ClientStatus": "complete",
 			"ModifyIndex": %d, "TaskStates": {"t": {"StartedAt": "2026-01-02T03:04:05Z", "FinishedAt": "2026-01-02T03:04:15Z", "Events": [{"Time": %d, "Details": {"ebbtide": "move"}}, {"Time": %d, "Details": {"ebbtide_run": %q}}]}}}`,
@@ -146,9 +158,9 @@ func TestState_Runs(t *testing.T) {
 	must.MapLen(t, 0, s.Runs(JobKey{"default", "vae"}, "train"))
 	must.MapLen(t, 0, s.Runs(JobKey{"ml", "vae"}, "other"))
 
-	s.Replace(FromListing(Listing{Runs: said("f", "vae", "n3", 6, 4000, "cpu_s=4").runs()}))
+	s.Replace(Listing{Runs: said("f", "vae", "n3", 6, 4000, "cpu_s=4").runs()})
 	must.Eq(t, "n3", s.Runs(next.Job, next.Group)["t"].Node)
-	s.Replace(FromListing(Listing{})) // Nomad has forgotten the allocation
+	s.Replace(Listing{}) // Nomad has forgotten the allocation
 	must.Eq(t, "cpu_s=4", s.Runs(next.Job, next.Group)["t"].Text)
 }
 
@@ -172,8 +184,8 @@ func TestJob_child(t *testing.T) {
 }
 
 // Old events repeated by the stream do not restore what is gone.
-func TestState_Replace(t *testing.T) {
-	s := New()
+func TestStore_Replace(t *testing.T) {
+	s := NewStore()
 	apply(t, s, true, event(api.TopicAllocation, "AllocationUpdated", 7, fmt.Sprintf(allocText, "gone", "running", 7)))
 	l := Listing{
 		Nodes:  []*Node{read[WireNode](t, fmt.Sprintf(nodeText, 5)).node()},
@@ -181,20 +193,20 @@ func TestState_Replace(t *testing.T) {
 		Allocs: []*Alloc{read[WireAlloc](t, fmt.Sprintf(allocText, "a1", "running", 9)).alloc()},
 	}
 	l.Indexes = Indexes{Nodes: 10, Jobs: 10, Allocs: 10}
-	s.Replace(FromListing(l))
-	must.MapLen(t, 1, s.Nodes)
-	must.MapLen(t, 1, s.Jobs)
-	must.MapLen(t, 1, s.Allocs)
+	s.Replace(l)
+	must.Eq(t, 1, s.is.NumNodes())
+	must.Eq(t, 1, s.is.NumJobs())
+	must.Eq(t, 1, s.is.NumAllocs())
 	apply(t, s, false, event(api.TopicAllocation, "AllocationUpdated", 7, fmt.Sprintf(allocText, "gone", "running", 7)))
 	apply(t, s, false, event(api.TopicAllocation, "AllocationUpdated", 9, fmt.Sprintf(allocText, "a2", "running", 8)))
 	apply(t, s, true, event(api.TopicAllocation, "AllocationUpdated", 11, fmt.Sprintf(allocText, "a3", "running", 11)))
-	must.MapLen(t, 2, s.Allocs)
+	must.Eq(t, 2, s.is.NumAllocs())
 }
 
 // Whatever their order and repetition, the newest events win, and the index by node agrees.
-func TestState_idempotent(t *testing.T) {
+func TestStore_idempotent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := New()
+		s := NewStore()
 		newest := map[string]int{}
 		status := map[string]string{}
 		seen := 0
@@ -213,16 +225,16 @@ func TestState_idempotent(t *testing.T) {
 				newest[id], status[id] = index, st
 			}
 		}
-		must.Eq(t, len(newest), len(s.Allocs))
+		must.Eq(t, len(newest), s.is.NumAllocs())
 		var uses Resources
-		for id, a := range s.Allocs {
-			must.Eq(t, uint64(newest[id]), a.Index)
+		for a := range s.is.Allocs() {
+			must.Eq(t, uint64(newest[a.ID]), a.Index)
 			uses = uses.Plus(a.Allocated)
-			must.Eq(t, status[id] == "running", a.Running)
-			must.True(t, s.On(a.Node)[id] == a)
+			must.Eq(t, status[a.ID] == "running", a.Running)
 		}
-		must.Eq(t, len(s.Allocs), len(s.On("n1")))
-		if n := s.Nodes["n1"]; n != nil {
+		must.Eq(t, slices.Collect(s.is.Allocs()), s.on("n1"))
+		must.Eq(t, s.on("n1"), slices.Collect(s.is.Of(JobKey{"ml", "vae"})))
+		if n := s.is.Node("n1"); n != nil {
 			must.Eq(t, uses, n.Used)
 		}
 	})
@@ -282,12 +294,12 @@ func TestList(t *testing.T) {
 	l, err := List(t.Context(), client)
 	must.NoError(t, err)
 	must.Eq(t, Indexes{42, 42, 42}, l.Indexes)
-	s := New()
-	s.Replace(FromListing(l))
-	must.MapLen(t, 2, s.Nodes)
-	must.MapLen(t, 2, s.Jobs)
-	must.Eq(t, "g", s.Jobs[JobKey{"ml", "bound"}].Bound(), must.Sprint("also without a meta key"))
-	must.MapLen(t, 1, s.Allocs)
+	s := NewStore()
+	s.Replace(l)
+	must.Eq(t, 2, s.is.NumNodes())
+	must.Eq(t, 2, s.is.NumJobs())
+	must.Eq(t, "g", s.is.Job(JobKey{"ml", "bound"}).Bound(), must.Sprint("also without a meta key"))
+	must.Eq(t, 1, s.is.NumAllocs())
 	must.SliceNotContains(t, asked, "/v1/job/plain")
 
 	for _, path := range []string{"/v1/nodes", "/v1/job/vae"} {
@@ -299,9 +311,79 @@ func TestList(t *testing.T) {
 	}
 }
 
+// A snapshot does not change while events are applied, also by concurrent readers and writers.
+func TestStore_Snapshot(t *testing.T) {
+	s := NewStore()
+	alloc := func(id, status string, index int) stream.Event {
+		return event(api.TopicAllocation, "AllocationUpdated", uint64(index), fmt.Sprintf(allocText, id, status, index))
+	}
+	apply(t, s, true, event(api.TopicNode, "NodeRegistration", 1, fmt.Sprintf(nodeText, 1)))
+	for i := range 200 {
+		apply(t, s, true, alloc(fmt.Sprint("a", i), "running", 2+i))
+	}
+	before, current := s.Snapshot()
+	must.False(t, current, must.Sprint("nothing has been listed"))
+	used := before.Node("n1").Used
+	var wait sync.WaitGroup
+	for range 2 {
+		wait.Go(func() {
+			for range 20 {
+				must.Eq(t, 200, len(slices.Collect(before.On("n1"))))
+				now, _ := s.Snapshot()
+				must.Eq(t, len(slices.Collect(now.On("n1"))), now.NumAllocs())
+				must.Eq(t, int64(100*now.NumAllocs()), now.Node("n1").Used.MHz)
+			}
+		})
+	}
+	for i := range 200 {
+		_, err := s.Apply(alloc(fmt.Sprint("a", i), "complete", 300+i))
+		must.NoError(t, err)
+	}
+	wait.Wait()
+	must.Eq(t, 200, before.NumAllocs())
+	must.Eq(t, used, before.Node("n1").Used)
+	must.NotNil(t, before.Alloc("a7"))
+	must.Nil(t, s.is.Alloc("a7"))
+	must.Eq(t, Resources{}, s.is.Node("n1").Used)
+
+	s.Replace(Listing{})
+	_, current = s.Snapshot()
+	must.True(t, current)
+	s.Lost()
+	_, current = s.Snapshot()
+	must.False(t, current)
+}
+
+// A change names what it is about.
+func TestStore_changes(t *testing.T) {
+	s := NewStore()
+	change := func(e stream.Event) Change {
+		c, err := s.Apply(e)
+		must.NoError(t, err)
+		return c
+	}
+	alloc := func(status string, index int) stream.Event {
+		return event(api.TopicAllocation, "AllocationUpdated", uint64(index), fmt.Sprintf(allocText, "a1", status, index))
+	}
+	c := change(alloc("pending", 1))
+	must.Nil(t, c.Was)
+	must.Nil(t, c.Job, must.Sprint("it is unknown"))
+	c = change(event(api.TopicJob, "JobRegistered", 2, fmt.Sprintf(jobText, 2)))
+	must.Eq(t, Change{Job: s.is.Job(JobKey{"ml", "vae"})}, c)
+	must.NotNil(t, c.Job)
+	must.Eq(t, Change{}, change(event(api.TopicJob, "JobRegistered", 3, fmt.Sprintf(jobText, 2))), must.Sprint("repeated"))
+	c = change(alloc("running", 4))
+	must.False(t, c.Was.Running)
+	must.True(t, c.Is.Running)
+	must.True(t, c.Job.Held)
+	c = change(alloc("complete", 5))
+	must.True(t, c.Was.Running)
+	must.Nil(t, c.Is)
+}
+
 // Events per second: see docs/evaluation.md.
 func BenchmarkApply(b *testing.B) {
-	s := New()
+	s := NewStore()
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {

@@ -6,17 +6,14 @@ package cluster
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
-	json2 "github.com/go-json-experiment/json"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
 	"github.com/ebbtide/ebbtide/internal/optin"
-	"github.com/ebbtide/ebbtide/shim/stream"
 )
 
 // The types below are the required parts of Nomad's objects. Decoding the API's types takes several
@@ -284,87 +281,4 @@ func (w WireAlloc) alloc() *Alloc {
 		}
 	}
 	return a
-}
-
-// Apply applies an event and reports whether it changed anything. Repeated and outdated events
-// do not.
-func (s *State) Apply(e stream.Event) (changed bool, err error) {
-	var payload struct {
-		Node       *WireNode
-		Job        *WireJob
-		Allocation *WireAlloc
-	}
-	switch {
-	case e.Topic == api.TopicNode && e.Type == "AllocationUpdated":
-		// A client updated an allocation, which repeats the unchanged node.
-		return false, nil
-	case e.Topic == api.TopicNode && e.Index > s.listed.Nodes:
-	case e.Topic == api.TopicJob && e.Index > s.listed.Jobs:
-	case e.Topic == api.TopicAllocation && e.Index > s.listed.Allocs:
-	default:
-		return false, nil
-	}
-	if err := json2.Unmarshal(e.Payload, &payload, stream.Tolerant); err != nil {
-		return false, fmt.Errorf("reading event %s of %s: %w", e.Type, e.Key, err)
-	}
-	switch {
-	case payload.Node != nil:
-		return s.applyNode(e.Type, payload.Node.node()), nil
-	case payload.Job != nil:
-		return s.applyJob(e.Type, payload.Job.job()), nil
-	case payload.Allocation != nil:
-		return s.applyAlloc(*payload.Allocation), nil
-	}
-	return false, nil
-}
-
-func (s *State) applyNode(kind string, n *Node) bool {
-	old := s.Nodes[n.ID]
-	switch {
-	case kind == "NodeDeregistration":
-		delete(s.Nodes, n.ID)
-		return old != nil
-	case old != nil && old.Index >= n.Index:
-		return false
-	}
-	s.setNode(n)
-	return true
-}
-
-func (s *State) applyJob(kind string, j *Job) bool {
-	old := s.Jobs[j.Key]
-	switch {
-	case kind == "JobDeregistered" && j.Stopped:
-		// Stopped but not purged: it may be started again.
-	case kind == "JobDeregistered", kind == "JobBatchDeregistered": // garbage collection
-		delete(s.Jobs, j.Key)
-		return old != nil
-	}
-	if old != nil && old.Index >= j.Index {
-		return false
-	}
-	s.setJob(j)
-	return true
-}
-
-func (s *State) applyAlloc(w WireAlloc) bool {
-	old := s.Allocs[w.ID]
-	if old != nil && old.Index >= w.ModifyIndex {
-		return false
-	}
-	for _, r := range w.runs() {
-		s.setRun(r)
-	}
-	if w.terminal() {
-		if s.dropAlloc(w.ID); old != nil && w.ClientStatus == api.AllocClientStatusComplete && w.DesiredStatus == api.AllocDesiredStatusRun {
-			s.Completed[old.Job] = true
-		}
-		return old != nil
-	}
-	a := w.alloc()
-	if old != nil && a.Allocated == (Resources{}) {
-		a.Allocated, a.Devices = old.Allocated, old.Devices
-	}
-	s.setAlloc(a)
-	return true
 }

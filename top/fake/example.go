@@ -16,8 +16,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/auto"
 	"github.com/ebbtide/ebbtide/driver/status"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // Example returns a cluster with a number of running tasks of many kinds, ended tasks, and a shim
@@ -173,15 +173,15 @@ func (c *Cluster) exampleShim(now time.Time) {
 		}
 		c.Variables[fmt.Sprintf("moves/%020d-cafe000%d", at.UnixNano(), i)] = items
 	}
-	report, err := json.Marshal(memory.Report{
+	report, err := json.Marshal(store.Report{
 		Version: "0.1.0", At: now, Nodes: len(c.Nodes), InFlight: 1, InFlightMax: 2, Started: 1, StartedMax: 6, Held: []string{"speech/wav2vec-99"},
-		Queue: []memory.Queued{
+		Queue: []store.Queued{
 			{Namespace: c.Allocs[0].Namespace, Job: c.Allocs[0].JobID, Owner: "default", Node: c.Nodes[0].Name, FairEnd: now.Add(40 * time.Minute), Why: "runs"},
 			{Namespace: "speech", Job: "wav2vec-98", Owner: "speech", Late: true, Why: "no place is free"},
 			{Namespace: "vision", Job: "unet-97", Owner: "vision", FairEnd: now.Add(3 * time.Hour), Priority: -1, Why: "suspended at step 2400: no place is free"},
-			{Namespace: "vision", Job: "vae-96", Owner: "vision", Order: memory.DoHold, Why: "on hold since 2026-01-05T09:00:00Z by ada: its data is not complete"},
+			{Namespace: "vision", Job: "vae-96", Owner: "vision", Order: store.DoHold, Why: "on hold since 2026-01-05T09:00:00Z by ada: its data is not complete"},
 		},
-		Reasons: []memory.Reason{
+		Reasons: []store.Reason{
 			{Namespace: "default", Job: "bert-base-7", Text: "not moved now: it would be done before the move had paid"},
 			{Namespace: "vision", Job: "unet-40", Text: "not moved now: its last move was 4 minutes ago, the cooldown is 10m0s"},
 		},

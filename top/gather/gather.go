@@ -29,8 +29,8 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/store"
 	"github.com/ebbtide/ebbtide/top"
 )
 
@@ -39,7 +39,7 @@ type Options struct {
 	Namespace string // of the jobs; "" or "*" for all
 	Node      string // name, ID or ID prefix; "" for all
 	Job       string // glob of job IDs; "" for all
-	Shim      memory.Store
+	Shim      store.Store
 }
 
 const (
@@ -304,7 +304,7 @@ func (g *Gatherer) listMoves(ctx context.Context) ([]top.Move, error) {
 	shim, err := g.options.Shim.Locate(ctx)
 	var records []move.Record
 	if err == nil {
-		records, _, err = memory.Claims{Store: shim}.List(ctx)
+		records, _, err = store.Claims{Store: shim}.List(ctx)
 	}
 	if err != nil {
 		return nil, deniedVariables(err, shim)
@@ -322,7 +322,7 @@ func (g *Gatherer) listMoves(ctx context.Context) ([]top.Move, error) {
 	return all, nil
 }
 
-func deniedVariables(err error, shim memory.Store) error {
+func deniedVariables(err error, shim store.Store) error {
 	return denied(err, "the variables "+shim.Path+" in namespace "+cmp.Or(shim.Namespace, api.AllNamespacesNamespace))
 }
 

@@ -18,8 +18,8 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/status"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/store"
 	"github.com/ebbtide/ebbtide/top"
 	"github.com/ebbtide/ebbtide/top/fake"
 )
@@ -32,7 +32,7 @@ func reader(t *testing.T, c *fake.Cluster, change func(*Options)) (g *Gatherer, 
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	must.NoError(t, err)
 	t.Cleanup(client.Close)
-	o := Options{Client: client, Shim: memory.Store{Client: client, Namespace: "default", Path: "ebbtide/shim"}}
+	o := Options{Client: client, Shim: store.Store{Client: client, Namespace: "default", Path: "ebbtide/shim"}}
 	if change != nil {
 		change(&o)
 	}

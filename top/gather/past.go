@@ -13,7 +13,7 @@ import (
 	"github.com/ryanuber/go-glob"
 
 	"github.com/ebbtide/ebbtide/driver/status"
-	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/store"
 	"github.com/ebbtide/ebbtide/top"
 )
 
@@ -54,7 +54,7 @@ func (g *Gatherer) Ended(ctx context.Context) (ended []top.Ended, all bool, err 
 
 // Shim reads the state of the shims and their entries, by path; those in before are not read again.
 // It may be called concurrently with other methods.
-func (g *Gatherer) Shim(ctx context.Context, before map[string]memory.Entry) (o memory.Overview, done map[string]memory.Entry, err error) {
+func (g *Gatherer) Shim(ctx context.Context, before map[string]store.Entry) (o store.Overview, done map[string]store.Entry, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	shim, err := g.options.Shim.Locate(ctx)

@@ -10,11 +10,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,7 +24,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/store"
 	"github.com/ebbtide/ebbtide/shim/stream"
 )
 
@@ -86,9 +84,10 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		return r, err
 	}
 	r.ListS = time.Since(begun).Seconds()
-	state := cluster.FromListing(listing)
+	model := cluster.NewStore()
+	model.Replace(listing)
 	r.ModelS = time.Since(begun).Seconds()
-	r.Nodes, r.Allocs, r.Jobs = len(state.Nodes), len(state.Allocs), len(state.Jobs)
+	r.Nodes, r.Allocs, r.Jobs = len(listing.Nodes), len(listing.Allocs), len(listing.Jobs)
 	if r.PeakMiB, err = Peak(os.Getpid()); err != nil {
 		return r, err
 	}
@@ -98,7 +97,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	size := 0
 	used := cpu()
 	for range o.Pours {
-		seconds, bytes, err := pour(ctx, o, events, state)
+		seconds, bytes, err := pour(ctx, o, events, model)
 		if err != nil {
 			return r, err
 		}
@@ -111,6 +110,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		return r, err
 	}
 
+	state, _ := model.Snapshot()
 	jobs := marked(state, o.Seed)
 	preview := shim.NewPreview(client, state, jobs)
 	begun = time.Now()
@@ -134,7 +134,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 
 // pour requests events and applies them. It returns the time from the first change, and the
 // payloads' bytes.
-func pour(ctx context.Context, o Options, events *stream.Stream, state *cluster.State) (seconds float64, bytes int, err error) {
+func pour(ctx context.Context, o Options, events *stream.Stream, model *cluster.Store) (seconds float64, bytes int, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	poured := make(chan error, 1)
@@ -158,7 +158,7 @@ func pour(ctx context.Context, o Options, events *stream.Stream, state *cluster.
 			begun = time.Now()
 		}
 		for _, e := range batch.Events {
-			if _, err := state.Apply(e); err != nil {
+			if _, err := model.Apply(e); err != nil {
 				return 0, 0, err
 			}
 			applied++
@@ -191,22 +191,22 @@ func Ask(ctx context.Context, address string, p nomad.Pour) error {
 }
 
 // marked returns job memory after decisions on all jobs, the worst case for rebalancing.
-func marked(state *cluster.State, seed uint64) map[cluster.JobKey]memory.Job {
+func marked(state cluster.Snapshot, seed uint64) map[cluster.JobKey]store.Job {
 	r := rand.New(rand.NewPCG(seed, 1))
-	jobs := make(map[cluster.JobKey]memory.Job, len(state.Jobs))
+	jobs := make(map[cluster.JobKey]store.Job, state.NumJobs())
 	now := time.Now()
-	for _, key := range slices.SortedFunc(maps.Keys(state.Jobs), func(a, b cluster.JobKey) int { return strings.Compare(a.ID, b.ID) }) {
-		jobs[key] = memory.Job{Marked: now.Add(-time.Duration(r.Int64N(int64(time.Hour))))}
+	for j := range state.Jobs() {
+		jobs[j.Key] = store.Job{Marked: now.Add(-time.Duration(r.Int64N(int64(time.Hour))))}
 	}
 	return jobs
 }
 
 // place decides on random allocations of training jobs.
-func place(r *Report, o Options, preview shim.Preview, state *cluster.State, nodes map[string]shim.Summary) {
+func place(r *Report, o Options, preview shim.Preview, state cluster.Snapshot, nodes map[string]shim.Summary) {
 	random := rand.New(rand.NewPCG(o.Seed, 2))
 	var trainings []*cluster.Alloc
-	for _, id := range slices.Sorted(maps.Keys(state.Allocs)) {
-		if a := state.Allocs[id]; state.Jobs[a.Job] != nil {
+	for a := range state.Allocs() {
+		if state.Job(a.Job) != nil {
 			trainings = append(trainings, a)
 		}
 	}

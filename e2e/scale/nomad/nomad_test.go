@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,8 +21,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/leader"
-	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/store"
 	"github.com/ebbtide/ebbtide/shim/stream"
 )
 
@@ -160,18 +161,17 @@ func TestServer_shim(t *testing.T) {
 	defer events.Close()
 	listing, err := cluster.List(t.Context(), client)
 	must.NoError(t, err)
-	state := cluster.New()
-	state.Replace(cluster.FromListing(listing))
-	must.MapLen(t, small.Nodes, state.Nodes)
-	must.MapLen(t, 200, state.Allocs)
-	must.MapLen(t, len(s.trainings), state.Jobs)
-	for _, n := range state.Nodes {
+	model := cluster.NewStore()
+	model.Replace(listing)
+	state, _ := model.Snapshot()
+	must.Eq(t, []int{small.Nodes, 200, len(s.trainings)}, []int{state.NumNodes(), state.NumAllocs(), state.NumJobs()})
+	for n := range state.Nodes() {
 		must.True(t, n.Schedulable)
 		must.Eq(t, poolCores, n.PoolCores)
-		must.MapLen(t, small.PerNode, state.On(n.ID))
-		must.True(t, cluster.Resources{}.Fits(state.Free(n)), must.Sprint("a node has more than it can hold"))
+		must.Len(t, small.PerNode, slices.Collect(state.On(n.ID)))
+		must.True(t, cluster.Resources{}.Fits(n.Free()), must.Sprint("a node has more than it can hold"))
 	}
-	for _, j := range state.Jobs {
+	for j := range state.Jobs() {
 		must.True(t, j.Groups[group].Movable)
 		must.Eq(t, 1, j.Groups[group].Count)
 	}
@@ -185,18 +185,18 @@ func TestServer_shim(t *testing.T) {
 		must.NoError(t, err)
 		for _, e := range b.Events {
 			applied++
-			ok, err := state.Apply(e)
+			c, err := model.Apply(e)
 			must.NoError(t, err)
-			must.Eq(t, e.Topic == api.TopicAllocation, ok)
-			if ok {
+			must.Eq(t, e.Topic == api.TopicAllocation, c.Is != nil)
+			if c.Is != nil {
 				changed[e.Key] = true
 			}
 		}
 	}
 	must.NoError(t, <-poured)
 	must.Eq(t, 31, applied)
-	must.MapLen(t, small.Nodes, state.Nodes)
-	must.MapLen(t, 200, state.Allocs)
+	state, _ = model.Snapshot()
+	must.Eq(t, []int{small.Nodes, 200}, []int{state.NumNodes(), state.NumAllocs()})
 
 	// A new listing has the changes.
 	listing, err = cluster.List(t.Context(), client)
@@ -286,19 +286,19 @@ func TestServer_Pour(t *testing.T) {
 // memory and leader work on its variables.
 func TestVariables(t *testing.T) {
 	s, client := start(t, small)
-	store := memory.Store{Client: client, Namespace: "ops", Path: "ebbtide/shim"}
+	model := store.Store{Client: client, Namespace: "ops", Path: "ebbtide/shim"}
 	key := cluster.JobKey{Namespace: trainingNS, ID: "a.b"}
-	want := memory.Job{Marked: time.Unix(5, 0).UTC(), Failures: 2}
-	must.NoError(t, store.SaveJob(t.Context(), key, want))
-	jobs, err := store.Jobs(t.Context())
+	want := store.Job{Marked: time.Unix(5, 0).UTC(), Failures: 2}
+	must.NoError(t, model.SaveJob(t.Context(), key, want))
+	jobs, err := model.Jobs(t.Context())
 	must.NoError(t, err)
-	must.Eq(t, map[cluster.JobKey]memory.Job{key: want}, jobs)
-	must.NoError(t, store.AddEntry(t.Context(), memory.Entry{Time: time.Unix(7, 0), Job: "a.b"}))
-	notes, err := store.Entries(t.Context())
+	must.Eq(t, map[cluster.JobKey]store.Job{key: want}, jobs)
+	must.NoError(t, model.AddEntry(t.Context(), store.Entry{Time: time.Unix(7, 0), Job: "a.b"}))
+	notes, err := model.Entries(t.Context())
 	must.NoError(t, err)
 	must.Len(t, 1, notes)
-	must.NoError(t, store.DeleteJob(t.Context(), key))
-	jobs, err = store.Jobs(t.Context())
+	must.NoError(t, model.DeleteJob(t.Context(), key))
+	jobs, err = model.Jobs(t.Context())
 	must.NoError(t, err)
 	must.MapEmpty(t, jobs)
 	must.Eq(t, 3, s.Requests().Writes())

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-package actuator
+package limits
 
 import (
 	"fmt"
@@ -20,109 +20,109 @@ var start = time.Unix(1000, 0)
 
 func job(id string) cluster.JobKey { return cluster.JobKey{Namespace: "ml", ID: id} }
 
-func gate(change func(*config.Limits)) *Gate {
+func budget(change func(*config.Limits)) *Budget {
 	limits := config.Limits{MovesPerMinute: 3, InFlight: 2, PerNode: 1, Cooldown: 10 * time.Minute, Backoff: time.Minute}
 	if change != nil {
 		change(&limits)
 	}
-	return NewGate(limits)
+	return NewBudget(limits)
 }
 
-func TestGate_inFlight(t *testing.T) {
-	g := gate(nil)
-	must.Eq(t, "", g.Blocked(start, job("a"), 0, "n1", "n2"))
-	endA := g.Begin(start, job("a"), "n1", "n2")
-	must.Eq(t, "a move of the job is in flight", g.Blocked(start, job("a"), 0, "n3", "n4"))
-	must.Eq(t, "1 moves involve node n2, the limit", g.Blocked(start, job("b"), 0, "n2", "n3"))
-	must.Eq(t, "1 moves involve node n1, the limit", g.Blocked(start, job("b"), 0, "n3", "n1"))
-	must.Eq(t, "", g.Blocked(start, job("b"), 0, "n3", "n4"))
-	endB := g.Begin(start, job("b"), "n3", "n4")
-	must.Eq(t, "2 moves are in flight, the limit", g.Blocked(start, job("c"), 0, "n5", "n6"))
+func TestBudget_inFlight(t *testing.T) {
+	b := budget(nil)
+	must.Eq(t, "", b.Blocked(start, job("a"), 0, "n1", "n2"))
+	endA := b.Begin(start, job("a"), "n1", "n2")
+	must.Eq(t, "a move of the job is in flight", b.Blocked(start, job("a"), 0, "n3", "n4"))
+	must.Eq(t, "1 moves involve node n2, the limit", b.Blocked(start, job("b"), 0, "n2", "n3"))
+	must.Eq(t, "1 moves involve node n1, the limit", b.Blocked(start, job("b"), 0, "n3", "n1"))
+	must.Eq(t, "", b.Blocked(start, job("b"), 0, "n3", "n4"))
+	endB := b.Begin(start, job("b"), "n3", "n4")
+	must.Eq(t, "2 moves are in flight, the limit", b.Blocked(start, job("c"), 0, "n5", "n6"))
 	endA(start.Add(time.Second), Moved)
-	must.Eq(t, "", g.Blocked(start, job("c"), 0, "n1", "n2"))
+	must.Eq(t, "", b.Blocked(start, job("c"), 0, "n1", "n2"))
 	endB(start.Add(time.Second), Moved)
-	must.MapEmpty(t, g.byNode)
+	must.MapEmpty(t, b.byNode)
 }
 
-func TestGate_perMinute(t *testing.T) {
-	g := gate(nil)
+func TestBudget_perMinute(t *testing.T) {
+	b := budget(nil)
 	for i := range 3 {
 		at := start.Add(time.Duration(i) * time.Second)
-		must.Eq(t, "", g.Blocked(at, job(fmt.Sprint(i)), 0, "n1", "n2"))
-		g.Begin(at, job(fmt.Sprint(i)), "n1", "n2")(at, Moved)
+		must.Eq(t, "", b.Blocked(at, job(fmt.Sprint(i)), 0, "n1", "n2"))
+		b.Begin(at, job(fmt.Sprint(i)), "n1", "n2")(at, Moved)
 	}
-	must.Eq(t, "3 moves started within a minute, the limit", g.Blocked(start.Add(30*time.Second), job("x"), 0, "n1", "n2"))
-	must.Eq(t, "", g.Blocked(start.Add(time.Minute), job("x"), 0, "n1", "n2"))
-	g.SetLimits(config.Limits{MovesPerMinute: 1, InFlight: 1, PerNode: 1})
-	must.Eq(t, "2 moves started within a minute, the limit", g.Blocked(start.Add(time.Minute), job("x"), 0, "n1", "n2"))
+	must.Eq(t, "3 moves started within a minute, the limit", b.Blocked(start.Add(30*time.Second), job("x"), 0, "n1", "n2"))
+	must.Eq(t, "", b.Blocked(start.Add(time.Minute), job("x"), 0, "n1", "n2"))
+	b.SetLimits(config.Limits{MovesPerMinute: 1, InFlight: 1, PerNode: 1})
+	must.Eq(t, "2 moves started within a minute, the limit", b.Blocked(start.Add(time.Minute), job("x"), 0, "n1", "n2"))
 }
 
-func TestGate_cooldown(t *testing.T) {
-	g := gate(nil)
-	g.Begin(start, job("a"), "n1", "n2")(start.Add(time.Minute), Moved)
-	must.Eq(t, "cooldown until "+start.Add(11*time.Minute).UTC().Format(time.RFC3339), g.Blocked(start.Add(2*time.Minute), job("a"), 0, "n1", "n2"))
-	must.Eq(t, "", g.Blocked(start.Add(11*time.Minute), job("a"), 0, "n1", "n2"))
+func TestBudget_cooldown(t *testing.T) {
+	b := budget(nil)
+	b.Begin(start, job("a"), "n1", "n2")(start.Add(time.Minute), Moved)
+	must.Eq(t, "cooldown until "+start.Add(11*time.Minute).UTC().Format(time.RFC3339), b.Blocked(start.Add(2*time.Minute), job("a"), 0, "n1", "n2"))
+	must.Eq(t, "", b.Blocked(start.Add(11*time.Minute), job("a"), 0, "n1", "n2"))
 
-	must.Eq(t, "cooldown until "+start.Add(61*time.Minute).UTC().Format(time.RFC3339), g.Blocked(start.Add(11*time.Minute), job("a"), time.Hour, "n1", "n2"), must.Sprint("its own"))
+	must.Eq(t, "cooldown until "+start.Add(61*time.Minute).UTC().Format(time.RFC3339), b.Blocked(start.Add(11*time.Minute), job("a"), time.Hour, "n1", "n2"), must.Sprint("its own"))
 
 	// The back-off doubles, and a success resets it.
-	g = gate(func(l *config.Limits) { l.Cooldown = 0 }) // for moves that did not fail
+	b = budget(func(l *config.Limits) { l.Cooldown = 0 }) // for moves that did not fail
 	at := start
 	for i, want := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute} {
-		g.Begin(at, job("a"), "n1", "n2")(at, Failed)
-		must.Eq(t, fmt.Sprintf("back-off after %d failures until %s", i+1, at.Add(want).UTC().Format(time.RFC3339)), g.Blocked(at, job("a"), 0, "n1", "n2"))
+		b.Begin(at, job("a"), "n1", "n2")(at, Failed)
+		must.Eq(t, fmt.Sprintf("back-off after %d failures until %s", i+1, at.Add(want).UTC().Format(time.RFC3339)), b.Blocked(at, job("a"), 0, "n1", "n2"))
 		at = at.Add(time.Hour)
 	}
-	failures, last := g.Failures(job("a"))
+	failures, last := b.Failures(job("a"))
 	must.Eq(t, 4, failures)
 
-	next := gate(func(l *config.Limits) { l.Cooldown = 0 })
+	next := budget(func(l *config.Limits) { l.Cooldown = 0 })
 	next.Restore(job("a"), last, failures)
 	must.StrHasPrefix(t, "back-off after 4 failures until ", next.Blocked(last, job("a"), 0, "n1", "n2"))
 	next.Forget(job("a"))
 	must.Eq(t, "", next.Blocked(last, job("a"), 0, "n1", "n2"))
 
-	g.Begin(at, job("a"), "n1", "n2")(at, Moved)
-	must.Eq(t, "", g.Blocked(at, job("a"), 0, "n1", "n2"))
-	failures, _ = g.Failures(job("unknown"))
+	b.Begin(at, job("a"), "n1", "n2")(at, Moved)
+	must.Eq(t, "", b.Blocked(at, job("a"), 0, "n1", "n2"))
+	failures, _ = b.Failures(job("unknown"))
 	must.Eq(t, 0, failures)
 }
 
 // A job whose moves fail leaves the limits to others most of the time.
-func TestGate_waste(t *testing.T) {
-	g := gate(nil)
+func TestBudget_waste(t *testing.T) {
+	b := budget(nil)
 	end := start.Add(10 * time.Minute)
-	g.Begin(start, job("a"), "n1", "n2")(end, Failed)
-	must.Eq(t, "back-off after 1 failures until "+end.Add(50*time.Minute).UTC().Format(time.RFC3339), g.Blocked(end, job("a"), 0, "n1", "n2"))
+	b.Begin(start, job("a"), "n1", "n2")(end, Failed)
+	must.Eq(t, "back-off after 1 failures until "+end.Add(50*time.Minute).UTC().Format(time.RFC3339), b.Blocked(end, job("a"), 0, "n1", "n2"))
 }
 
 // A move that Nomad would not place is not charged.
-func TestGate_unplaceable(t *testing.T) {
-	g := gate(nil)
+func TestBudget_unplaceable(t *testing.T) {
+	b := budget(nil)
 	for range 10 {
-		must.Eq(t, "", g.Blocked(start, job("a"), 0, "n1", "n2"))
-		g.Begin(start, job("a"), "n1", "n2")(start, Unplaceable)
+		must.Eq(t, "", b.Blocked(start, job("a"), 0, "n1", "n2"))
+		b.Begin(start, job("a"), "n1", "n2")(start, Unplaceable)
 	}
-	failures, last := g.Failures(job("a"))
+	failures, last := b.Failures(job("a"))
 	must.Eq(t, 0, failures)
 	must.True(t, last.IsZero())
 
 	// A refusal backs off the job only.
-	g.Begin(start, job("a"), "n1", "n2")(start, Refused)
-	must.StrHasPrefix(t, "back-off after 1 failures", g.Blocked(start, job("a"), 0, "n1", "n2"))
-	_, begun := g.Usage(start)
+	b.Begin(start, job("a"), "n1", "n2")(start, Refused)
+	must.StrHasPrefix(t, "back-off after 1 failures", b.Blocked(start, job("a"), 0, "n1", "n2"))
+	_, begun := b.Usage(start)
 	must.Eq(t, 0, begun)
 }
 
 // Limits hold under any sequence, and nothing is left at the end.
-func TestGate_limits(t *testing.T) {
+func TestBudget_limits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := config.Limits{
 			MovesPerMinute: rapid.IntRange(1, 5).Draw(t, "rate"), InFlight: rapid.IntRange(1, 4).Draw(t, "in flight"),
 			Cooldown: time.Duration(rapid.IntRange(0, 90).Draw(t, "cooldown")) * time.Second, Backoff: time.Second,
 		}
 		limits.PerNode = rapid.IntRange(1, limits.InFlight).Draw(t, "per node")
-		g := NewGate(limits)
+		b := NewBudget(limits)
 		now := start
 		type flight struct {
 			job      cluster.JobKey
@@ -149,10 +149,10 @@ func TestGate_limits(t *testing.T) {
 				job:  job(rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(t, "job")),
 				from: rapid.SampledFrom(nodes[:2]).Draw(t, "from"), to: rapid.SampledFrom(nodes[2:]).Draw(t, "to"),
 			}
-			if g.Blocked(now, f.job, 0, f.from, f.to) != "" {
+			if b.Blocked(now, f.job, 0, f.from, f.to) != "" {
 				continue
 			}
-			f.begun, f.end = now, g.Begin(now, f.job, f.from, f.to)
+			f.begun, f.end = now, b.Begin(now, f.job, f.from, f.to)
 			flights, begun = append(flights, f), append(begun, now)
 
 			must.LessEq(t, limits.InFlight, len(flights))
@@ -178,7 +178,7 @@ func TestGate_limits(t *testing.T) {
 		for _, f := range flights {
 			f.end(now, Moved)
 		}
-		must.Eq(t, 0, g.inFlight)
-		must.MapEmpty(t, g.byNode)
+		must.Eq(t, 0, b.inFlight)
+		must.MapEmpty(t, b.byNode)
 	})
 }

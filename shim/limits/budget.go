@@ -1,12 +1,13 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package actuator limits the moves that policies start: concurrent moves, and moves per minute,
+// Package limits bounds the moves that policies start: concurrent moves, and moves per minute,
 // node and job.
-package actuator
+package limits
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -14,8 +15,8 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// Gate decides whether a move may start. It is not safe for concurrent use.
-type Gate struct {
+// Budget decides whether a move may start. It is not safe for concurrent use.
+type Budget struct {
 	limits config.Limits
 
 	started  []time.Time // starts within the last minute, in order
@@ -32,23 +33,23 @@ type history struct {
 	took     time.Duration // the last move, if it failed
 }
 
-func NewGate(limits config.Limits) *Gate {
-	return &Gate{limits: limits, byNode: make(map[string]int), jobs: make(map[cluster.JobKey]*history)}
+func NewBudget(limits config.Limits) *Budget {
+	return &Budget{limits: limits, byNode: make(map[string]int), jobs: make(map[cluster.JobKey]*history)}
 }
 
 // SetLimits replaces the limits for moves yet to start.
-func (g *Gate) SetLimits(limits config.Limits) { g.limits = limits }
+func (b *Budget) SetLimits(limits config.Limits) { b.limits = limits }
 
 // Restore sets a job's history from an earlier leader: the end of its last move, and its
 // consecutive failures.
-func (g *Gate) Restore(job cluster.JobKey, last time.Time, failures int) {
-	g.jobs[job] = &history{last: last, failures: failures}
+func (b *Budget) Restore(job cluster.JobKey, last time.Time, failures int) {
+	b.jobs[job] = &history{last: last, failures: failures}
 }
 
 // Forget drops a job unless it is being moved.
-func (g *Gate) Forget(job cluster.JobKey) {
-	if p := g.jobs[job]; p != nil && !p.moving {
-		delete(g.jobs, job)
+func (b *Budget) Forget(job cluster.JobKey) {
+	if p := b.jobs[job]; p != nil && !p.moving {
+		delete(b.jobs, job)
 	}
 }
 
@@ -62,13 +63,13 @@ const (
 
 // Blocked returns why a move may not start now, "" if it may. The longer of the job's cooldown and
 // the configured one applies.
-func (g *Gate) Blocked(now time.Time, job cluster.JobKey, cooldown time.Duration, from, to string) string {
-	if p := g.jobs[job]; p != nil {
-		wait := max(g.limits.Cooldown, cooldown)
+func (b *Budget) Blocked(now time.Time, job cluster.JobKey, cooldown time.Duration, from, to string) string {
+	if p := b.jobs[job]; p != nil {
+		wait := max(b.limits.Cooldown, cooldown)
 		what := "cooldown"
 		if p.failures > 0 {
 			what = fmt.Sprintf("back-off after %d failures", p.failures)
-			wait = max(g.limits.Backoff<<min(p.failures-1, maxFailures), waste*p.took)
+			wait = max(b.limits.Backoff<<min(p.failures-1, maxFailures), waste*p.took)
 		}
 		if p.moving {
 			return "a move of the job is in flight"
@@ -77,26 +78,26 @@ func (g *Gate) Blocked(now time.Time, job cluster.JobKey, cooldown time.Duration
 			return fmt.Sprintf("%s until %s", what, until.UTC().Format(time.RFC3339))
 		}
 	}
-	switch inFlight, begun := g.Usage(now); {
-	case inFlight >= g.limits.InFlight:
+	switch inFlight, begun := b.Usage(now); {
+	case inFlight >= b.limits.InFlight:
 		return fmt.Sprintf("%d moves are in flight, the limit", inFlight)
-	case begun >= g.limits.MovesPerMinute:
+	case begun >= b.limits.MovesPerMinute:
 		return fmt.Sprintf("%d moves started within a minute, the limit", begun)
 	}
 	for _, node := range []string{from, to} {
-		if g.byNode[node] >= g.limits.PerNode {
-			return fmt.Sprintf("%d moves involve node %s, the limit", g.byNode[node], node)
+		if b.byNode[node] >= b.limits.PerNode {
+			return fmt.Sprintf("%d moves involve node %s, the limit", b.byNode[node], node)
 		}
 	}
 	return ""
 }
 
 // Usage returns the moves in flight and those started within a minute.
-func (g *Gate) Usage(now time.Time) (inFlight, begun int) {
-	for len(g.started) > 0 && now.Sub(g.started[0]) >= time.Minute {
-		g.started = g.started[1:]
+func (b *Budget) Usage(now time.Time) (inFlight, begun int) {
+	for len(b.started) > 0 && now.Sub(b.started[0]) >= time.Minute {
+		b.started = b.started[1:]
 	}
-	return g.inFlight, len(g.started)
+	return b.inFlight, len(b.started)
 }
 
 type Outcome int
@@ -109,17 +110,17 @@ const (
 )
 
 // Begin records the start of a move. The caller must call end once.
-func (g *Gate) Begin(now time.Time, job cluster.JobKey, from, to string) (end func(at time.Time, outcome Outcome)) {
-	p := g.jobs[job]
+func (b *Budget) Begin(now time.Time, job cluster.JobKey, from, to string) (end func(at time.Time, outcome Outcome)) {
+	p := b.jobs[job]
 	if p == nil {
 		p = &history{}
-		g.jobs[job] = p
+		b.jobs[job] = p
 	}
 	p.moving = true
-	g.started = append(g.started, now)
-	g.inFlight++
-	g.byNode[from]++
-	g.byNode[to]++
+	b.started = append(b.started, now)
+	b.inFlight++
+	b.byNode[from]++
+	b.byNode[to]++
 	return func(at time.Time, outcome Outcome) {
 		p.moving = false
 		switch outcome {
@@ -128,22 +129,32 @@ func (g *Gate) Begin(now time.Time, job cluster.JobKey, from, to string) (end fu
 		case Failed, Refused:
 			p.last, p.failures, p.took = at, p.failures+1, at.Sub(now)
 		}
-		if i := slices.Index(g.started, now); i >= 0 && (outcome == Refused || outcome == Unplaceable) {
-			g.started = slices.Delete(g.started, i, i+1)
+		if i := slices.Index(b.started, now); i >= 0 && (outcome == Refused || outcome == Unplaceable) {
+			b.started = slices.Delete(b.started, i, i+1)
 		}
-		g.inFlight--
+		b.inFlight--
 		for _, node := range []string{from, to} {
-			if g.byNode[node]--; g.byNode[node] <= 0 {
-				delete(g.byNode, node)
+			if b.byNode[node]--; b.byNode[node] <= 0 {
+				delete(b.byNode, node)
 			}
 		}
 	}
 }
 
 // Failures returns the number of a job's consecutive failures and the end of its last move.
-func (g *Gate) Failures(job cluster.JobKey) (failures int, last time.Time) {
-	if p := g.jobs[job]; p != nil {
+func (b *Budget) Failures(job cluster.JobKey) (failures int, last time.Time) {
+	if p := b.jobs[job]; p != nil {
 		return p.failures, p.last
 	}
 	return 0, time.Time{}
+}
+
+// Clone returns a copy for decisions that start nothing.
+func (b *Budget) Clone() *Budget {
+	jobs := make(map[cluster.JobKey]*history, len(b.jobs))
+	for key, h := range b.jobs {
+		copied := *h
+		jobs[key] = &copied
+	}
+	return &Budget{limits: b.limits, started: slices.Clone(b.started), inFlight: b.inFlight, byNode: maps.Clone(b.byNode), jobs: jobs}
 }

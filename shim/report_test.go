@@ -17,7 +17,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // No decision before the operators' pause is known; no move while it is set or outside the
@@ -44,26 +44,28 @@ func TestAttend(t *testing.T) {
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	must.NoError(t, err)
 	s, a := small()
-	s.journal.store = memory.Store{Client: client, Namespace: "default", Path: "x"}
+	s.remembers = true
+	s.writer.vars = store.Store{Client: client, Namespace: "default", Path: "x"}
 	c := config.Default()
 	attend := func() string {
-		s.pauseReadAt = time.Time{}
-		s.readPause()
+		s.operatorsAt = time.Time{}
+		s.ask()
 		s.drain()
 		return s.closed(c)
 	}
 	attend()
-	must.False(t, s.pauseKnown)
+	must.False(t, s.operatorsKnown)
 	down = false
 	must.Eq(t, "", attend())
-	must.True(t, s.pauseKnown)
+	must.True(t, s.operatorsKnown)
 
-	pause := memory.Pause{By: "ada", Why: "upgrade", Since: time.Now(), Until: time.Now().Add(time.Hour)}
+	pause := store.Pause{By: "ada", Why: "upgrade", Since: time.Now(), Until: time.Now().Add(time.Hour)}
 	data, err := json.Marshal(pause)
 	must.NoError(t, err)
 	said = string(data)
 	must.StrContains(t, attend(), "paused by ada since ")
-	s.startMove(c, a, "b", memory.Entry{})
+	s.listed()
+	s.carryOut(c, moveTo(a, "b", store.Entry{}))
 	must.Eq(t, 0, s.running, must.Sprint("no move has begun"))
 	must.StrContains(t, s.latest[a.Job].text, "not moved now: paused by ada")
 	down = true
@@ -74,11 +76,12 @@ func TestAttend(t *testing.T) {
 	for _, id := range []string{"b", "c"} {
 		s.explain(cluster.JobKey{Namespace: "ml", ID: id}, strings.Repeat("ü", 1000))
 	}
-	s.report(c, s.placer.heldJobs())
-	s.report(c, s.placer.heldJobs())
+	for range 2 {
+		s.report(c, s.listed())
+	}
 	s.drain()
 	must.Eq(t, 1, len(written), must.Sprint("nothing has changed"))
-	var r memory.Report
+	var r store.Report
 	must.NoError(t, json.Unmarshal([]byte((<-written).Items["json"]), &r))
 	must.StrContains(t, r.Closed, "paused by ada")
 	must.Len(t, 3, r.Reasons)
@@ -93,14 +96,46 @@ func TestAttend(t *testing.T) {
 // A pause keeps running jobs from moving, not held ones from starting.
 func TestPause_held(t *testing.T) {
 	s, a := small()
-	s.synced, s.pause, s.journal.held = true, &memory.Pause{By: "ada"}, func() error { return errors.New("lost") }
+	s.pause, s.writer.held = &store.Pause{By: "ada"}, func() error { return errors.New("lost") }
 	delete(s.state.Allocs, a.ID)
 	j := s.state.Jobs[a.Job]
 	j.Held, j.Groups = true, map[string]cluster.Group{"train": {Count: 1}}
 	c := config.Default()
 	c.DryRun = true
 	must.NotEq(t, "", s.closed(c))
-	s.decide(c, s.placer.heldJobs())
-	s.decided()
+	s.decide(c)
 	must.Eq(t, "held; would be placed: placement is disabled", s.latest[a.Job].text)
+}
+
+// A new leader decides only once it remembers what earlier ones have decided, and reads that once.
+func TestAsk_remembers(t *testing.T) {
+	down, lists := true, 0
+	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case down:
+			http.Error(w, "no leader", http.StatusInternalServerError)
+		case r.URL.Path == "/v1/vars":
+			lists++
+			_, _ = w.Write([]byte(`[{"Path": "x/jobs/ml/vae"}]`))
+		case r.URL.Path == "/v1/var/x/jobs/ml/vae":
+			_ = json.NewEncoder(w).Encode(api.Variable{Items: api.VariableItems{"marked": "2026-01-02T03:04:05Z", "last": "2100-01-02T03:04:05Z", "failures": "2"}})
+		default:
+			http.Error(w, "variable not found", http.StatusNotFound)
+		}
+	}))
+	defer nomad.Close()
+	client, err := api.NewClient(&api.Config{Address: nomad.URL})
+	must.NoError(t, err)
+	s, a := small()
+	s.writer.vars = store.Store{Client: client, Namespace: "default", Path: "x"}
+	for range 3 {
+		s.operatorsAt = time.Time{}
+		s.ask()
+		s.drain()
+		must.Eq(t, !down, s.operatorsKnown)
+		down = false
+	}
+	must.Eq(t, 1, lists)
+	must.Eq(t, 2026, s.writer.jobs[a.Job].Marked.Year())
+	must.StrContains(t, s.snap().blocked(a, "b"), "back-off after 2 failures until 20", must.Sprint("by this process's clock, which may be behind"))
 }

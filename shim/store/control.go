@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-package memory
+package store
 
 import (
 	"context"
@@ -88,7 +88,7 @@ type Report struct {
 	InFlightMax int `json:"in_flight_max"`
 	Started     int `json:"started"`
 	StartedMax  int `json:"started_max"`
-	// LongestStepS is the loop's longest step, in seconds.
+	// LongestStepS is the leadership's longest step, in seconds.
 	LongestStepS float64 `json:"longest_step_s"`
 	// Held are the jobs held for placement.
 	Held []string `json:"held"`
@@ -114,6 +114,8 @@ type Queued struct {
 	Job       string `json:"job"`
 	Owner     string `json:"owner"`
 	Node      string `json:"node"` // name; "" while it waits
+	// Suspended means that it waits with a checkpoint.
+	Suspended bool `json:"suspended,omitempty"`
 	// FairEnd is when it would end with its fair share of the cluster; zero if unknown. Late means
 	// that it would have ended.
 	FairEnd time.Time `json:"fair_end,omitzero"`

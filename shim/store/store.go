@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package memory stores the shim's persistent state in Nomad variables: decisions per job, the
+// Package store keeps the shim's persistent state in Nomad variables: decisions per job, the
 // history of moves, their records, the operators' pause and the leader's report.
-package memory
+package store
 
 import (
 	"cmp"
