@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/hashicorp/cli"
 
@@ -28,10 +29,12 @@ func (queueCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide queue [options]
 
-  Lists the jobs that have ebbtide_queue in their meta, in the order in which they get
-  their places, as the leading shim reports them: at most 200. FAIR END is when the job
-  would end with its fair share of the cluster; "late" means that it would have ended.
-  PRIORITY is that among the jobs of its owner, or an operator's order: hold, stop or top.
+  Lists the jobs that have ebbtide_queue in their meta, as the leading shim reports them, at
+  most 200: those that wait, in the order in which they get their places, then those that
+  run. START and END are when a job is expected to get its place and to end, if no other
+  job comes. FAIR END is when it would end with its fair share of the cluster; "late" means
+  that it would have ended. Times are UTC. PRIORITY is that among the jobs of its owner, or
+  an operator's order: hold, stop or top.
 
 Options:
 
@@ -62,16 +65,24 @@ func (c queueCommand) Run(args []string) int {
 
 func (c queueCommand) print(jobs []store.Queued) error {
 	w := tabwriter.NewWriter(c.io.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NO\tJOB\tOWNER\tPRIORITY\tNODE\tFAIR END\tWHY")
+	fmt.Fprintln(w, "NO\tJOB\tOWNER\tPRIORITY\tNODE\tSTART\tEND\tFAIR END\tWHY")
 	for i, j := range jobs {
-		end := "unknown"
-		switch {
-		case j.Late:
-			end = "late"
-		case !j.FairEnd.IsZero():
-			end = j.FairEnd.UTC().Format("2006-01-02 15:04")
+		no, start, fair := strconv.Itoa(i+1), when(j.Start), when(j.FairEnd)
+		if j.Node != "" {
+			no, start = "-", "-"
 		}
-		fmt.Fprintf(w, "%d\t%s/%s\t%s\t%s\t%s\t%s\t%s\n", i+1, j.Namespace, j.Job, j.Owner, cmp.Or(j.Order, strconv.Itoa(j.Priority)), cmp.Or(j.Node, "-"), end, j.Why)
+		if j.Late {
+			fair = "late"
+		}
+		fmt.Fprintf(w, "%s\t%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			no, j.Namespace, j.Job, j.Owner, cmp.Or(j.Order, strconv.Itoa(j.Priority)), cmp.Or(j.Node, "-"), start, when(j.End), fair, j.Why)
 	}
 	return w.Flush()
+}
+
+func when(t time.Time) string {
+	if t.IsZero() {
+		return "unknown"
+	}
+	return t.UTC().Format("01-02 15:04")
 }

@@ -33,18 +33,19 @@ func TestQueue(t *testing.T) {
 	must.Eq(t, exitError, status)
 	must.StrContains(t, stderr, "no shim has led yet")
 
+	at := time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
 	must.NoError(t, vars.SaveReport(t.Context(), store.Report{QueueOff: "the queue is drained since then", Queue: []store.Queued{
-		{Namespace: "ml", Job: "vae", Owner: "vision", Order: store.DoTop, Priority: 7, Node: "n1", Late: true, Why: "runs"},
-		{Namespace: "ml", Job: "mlp", Owner: "ml", Priority: -3, FairEnd: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC), Why: "no place is free"},
+		{Namespace: "ml", Job: "mlp", Owner: "ml", Priority: -3, Start: at, End: at.Add(time.Hour), FairEnd: at.Add(2 * time.Hour), Why: "no place is free"},
 		{Namespace: "ml", Job: "gru", Owner: "ml", Order: store.DoHold, Why: "on hold since then"},
+		{Namespace: "ml", Job: "vae", Owner: "vision", Order: store.DoTop, Priority: 7, Node: "n1", End: at, Late: true, Why: "runs"},
 	}}))
 	status, stdout, stderr := ebbtide("", "queue")
 	must.Eq(t, exitOK, status)
 	must.Eq(t, "the queue is drained since then\n", stderr)
-	must.Eq(t, `NO  JOB     OWNER   PRIORITY  NODE  FAIR END          WHY
-1   ml/vae  vision  top       n1    late              runs
-2   ml/mlp  ml      -3        -     2026-01-02 03:04  no place is free
-3   ml/gru  ml      hold      -     unknown           on hold since then
+	must.Eq(t, `NO  JOB     OWNER   PRIORITY  NODE  START        END          FAIR END     WHY
+1   ml/mlp  ml      -3        -     01-02 03:04  01-02 04:04  01-02 05:04  no place is free
+2   ml/gru  ml      hold      -     unknown      unknown      unknown      on hold since then
+-   ml/vae  vision  top       n1    -            01-02 03:04  late         runs
 `, stdout)
 	_, stdout, _ = ebbtide("", "queue", "-json")
 	var jobs []store.Queued

@@ -71,7 +71,7 @@ func TestOrders_leaveRunning(t *testing.T) {
 	waits := s.submit("waits", time.Hour, nil)
 	s.state.Allocs["run"] = &cluster.Alloc{ID: "run", Job: runs, Group: "g", Node: "a", Running: true, Allocated: cluster.Resources{MHz: 600}}
 	s.decide(c)
-	must.Eq(t, []string{"runs", "waits"}, s.names())
+	must.Eq(t, []string{"waits", "runs"}, s.names())
 	must.StrContains(t, s.latest[waits].text, "no place is free")
 
 	s.orders.Jobs = map[string]store.Order{"ml/runs": ordered(store.DoLeave)}

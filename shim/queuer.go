@@ -353,47 +353,64 @@ func restrict(s *snapshot, in queue.Input, keys []cluster.JobKey) {
 	}
 }
 
-// conclude proposes what the policy decides, and explains the jobs that wait.
+// conclude proposes what the policy decides, explains the jobs that wait, and keeps the order: those
+// that wait, then those that run.
 func (q *queuer) conclude(s *snapshot, p *plan, in queue.Input, keys []cluster.JobKey, out queue.Output) {
-	order := make([]store.Queued, len(out.Jobs)) // by rank
+	byRank := make([]int, len(out.Jobs)) // indexes of keys
+	of := make([]queue.Decision, len(keys))
 	decisions := out.Jobs
 	for i, key := range keys {
-		k, j := q.jobs[key], s.Job(key)
-		k.FairS = in.Jobs[i].FairS
-		if in.Jobs[i].Ended {
+		q.jobs[key].FairS = in.Jobs[i].FairS
+		if !in.Jobs[i].Ended {
+			of[i], decisions = decisions[0], decisions[1:]
+			byRank[of[i].Rank-1] = i
+		}
+	}
+	waiting, running := []store.Queued{}, []store.Queued{}
+	for _, i := range byRank {
+		k, j, d := q.jobs[keys[i]], s.Job(keys[i]), of[i]
+		if j == nil {
 			continue
 		}
-		d := decisions[0]
-		if decisions = decisions[1:]; j == nil {
-			continue
-		}
-		if o := s.orders.Of(key); o.Do == store.DoStop && in.Jobs[i].Suspendable && k.Node != "" {
+		if o := s.orders.Of(j.Key); o.Do == store.DoStop && in.Jobs[i].Suspendable && k.Node != "" {
 			d.Rule, d.Why = queue.RuleYield, "stopped "+o.String()
 		}
-		s.order(p, k, j, d)
-		entry := store.Queued{Namespace: key.Namespace, Job: key.ID, Owner: k.Owner, Late: d.Late, Why: s.waitsFor(j, d)}
+		e := store.Queued{
+			Namespace: j.Key.Namespace, Job: j.Key.ID, Owner: k.Owner, Late: d.Late, Why: s.waitsFor(j, d),
+			Start: minute(d.StartS), End: minute(d.EndS), FairEnd: minute(d.FairEndS),
+		}
 		if k.Node != "" {
-			entry.Node, entry.Why = s.name(k.Node), "runs"
+			e.Node, e.Why = s.name(k.Node), "runs"
+			running = append(running, s.asked(e, j))
 		} else {
 			alloc, _ := j.Suspended()
-			entry.Suspended = alloc != ""
+			e.Suspended = alloc != ""
+			waiting = append(waiting, s.asked(e, j))
 		}
-		if d.FairEndS != nil { // rounded: the report is written when it changes
-			entry.FairEnd = time.Unix(int64(*d.FairEndS), 0).Round(time.Minute).UTC()
-		}
-		order[d.Rank-1] = s.asked(entry, j)
+		s.order(p, k, j, d, len(waiting))
 	}
-	q.order = slices.DeleteFunc(order, func(e store.Queued) bool { return e.Job == "" }) // gone meanwhile
+	q.order = append(waiting, running...)
 }
 
-// order turns a decision into a proposal or a reason.
-func (s *snapshot) order(p *plan, k *queuedJob, j *cluster.Job, d queue.Decision) {
+// minute is a time in a report, which is written when it changes; zero if unknown.
+func minute(s *float64) time.Time {
+	if s == nil {
+		return time.Time{}
+	}
+	return time.Unix(int64(*s), 0).Round(time.Minute).UTC()
+}
+
+// order turns a decision into a proposal or a reason. number is a waiting job's, from 1.
+func (s *snapshot) order(p *plan, k *queuedJob, j *cluster.Job, d queue.Decision, number int) {
 	if s.busy[j.Key] {
 		return
 	}
 	if !j.Held {
 		if a := s.Alloc(k.alloc); d.Rule == queue.RuleYield && a != nil {
 			s.busy[j.Key] = true
+			if on := minute(d.StartS); !on.IsZero() && !s.config.DryRun { // a dry run records it once
+				d.Why += on.Format("; expected to go on at 15:04 UTC")
+			}
 			p.proposals = append(p.proposals, proposal{
 				do: suspendTask, alloc: a, entry: store.Entry{Policy: policies.Queue, Rule: d.Rule, Why: d.Why},
 				served: store.Served{S: k.ServedS, FairS: k.FairS, RemainingS: k.RemainingS},
@@ -402,11 +419,11 @@ func (s *snapshot) order(p *plan, k *queuedJob, j *cluster.Job, d queue.Decision
 		return
 	}
 	if d.Rule != queue.RuleStart {
-		p.note(note{key: j.Key, level: hclog.Debug, reason: reason{text: fmt.Sprintf("waits in the queue, number %d: %s", d.Rank, s.waitsFor(j, d)), index: j.Index}})
+		p.note(note{key: j.Key, level: hclog.Debug, reason: reason{text: fmt.Sprintf("waits in the queue, number %d: %s", number, s.waitsFor(j, d)), index: j.Index}})
 		return
 	}
 	name, _, _ := single(j)
-	why := fmt.Sprintf("number %d of the queue", d.Rank) // nothing that changes by the minute: a dry run records it once
+	why := fmt.Sprintf("number %d of the queue", number) // nothing that changes by the minute: a dry run records it once
 	if d.Late {
 		why += ", and late"
 	}

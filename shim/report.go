@@ -76,7 +76,7 @@ func (l *leadership) ask() {
 	})
 }
 
-// remember takes over what earlier leaders have remembered.
+// remember applies what earlier leaders have remembered.
 func (l *leadership) remember(jobs map[cluster.JobKey]store.Job) {
 	l.writer.jobs, l.remembers = jobs, true
 	now := time.Now()

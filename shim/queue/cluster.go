@@ -26,6 +26,17 @@ type nodeSet struct {
 	nodes   []int
 	largest [][]float64 // the capacities that are not within another
 	failed  [][]float64 // needs for which no node has room
+	is      []bool      // by node; made when it is asked for
+}
+
+func (s *nodeSet) has(node int) bool {
+	if s.is == nil {
+		s.is = make([]bool, 1+slices.Max(s.nodes))
+		for _, n := range s.nodes {
+			s.is[n] = true
+		}
+	}
+	return node < len(s.is) && s.is[node]
 }
 
 func newCluster(in Input) *cluster {

@@ -35,10 +35,10 @@ const attempts = 32
 // Place gives places in the order of indexes into in.Jobs. Running jobs keep theirs unless they are
 // suspended for a job before them.
 func Place(in Input, order []int, rules Rules) []Placed {
-	return newCluster(in).place(order, rules)
+	return newCluster(in).place(order, rules).plan
 }
 
-func (c *cluster) place(order []int, rules Rules) []Placed {
+func (c *cluster) place(order []int, rules Rules) *placing {
 	p := c.placing(order)
 	left := attempts
 	blocked := false
@@ -70,7 +70,7 @@ func (c *cluster) place(order []int, rules Rules) []Placed {
 			blocked = rules.Head
 		}
 	}
-	return p.plan
+	return p
 }
 
 // placing is the state while places are given.
@@ -91,6 +91,7 @@ type placing struct {
 
 // reservation keeps a node free.
 type reservation struct {
+	job   int
 	node  int
 	at    float64   // seconds from now
 	spare []float64 // what is left there then
@@ -211,7 +212,7 @@ func (p *placing) soonest(i int) moment {
 
 // keep reserves the node for job i.
 func (p *placing) keep(i int, m moment) {
-	r := &reservation{node: m.node, at: m.at, spare: slices.Clone(p.free[m.node])}
+	r := &reservation{job: i, node: m.node, at: m.at, spare: slices.Clone(p.free[m.node])}
 	for _, o := range p.running[m.node] {
 		if p.left[o] <= m.at {
 			add(r.spare, p.need[o], 1)

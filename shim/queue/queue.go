@@ -46,6 +46,10 @@ type Decision struct {
 	Node string `json:"node"`
 	// Late means that its twin has ended.
 	Late bool `json:"late"`
+	// StartS and EndS are when the job is expected to get its place, and to end, if no job comes and no
+	// further one is suspended; null if it has a place, or if this is unknown.
+	StartS *float64 `json:"start_s"`
+	EndS   *float64 `json:"end_s"`
 	// FairEndS is when the job's twin is expected to end; null if it has or this is unknown.
 	FairEndS *float64 `json:"fair_end_s"`
 	Rule     string   `json:"rule"`
@@ -57,7 +61,9 @@ func Decide(in Input) Output {
 	c := newCluster(in)
 	ends := c.ends()
 	order, held := in.obey(in.byFairFinish(ends), ends)
-	plan := c.place(order, Rules{Reserve: in.starves, Interrupt: true})
+	placed := c.place(order, Rules{Reserve: in.starves, Interrupt: true})
+	plan := placed.plan
+	starts, finishes := placed.expect(order)
 	out := Output{Jobs: make([]Decision, 0, len(in.Jobs))}
 	rank := make([]int, len(in.Jobs))
 	for k, i := range slices.Concat(order, held) {
@@ -71,8 +77,9 @@ func Decide(in Input) Output {
 			continue
 		}
 		d := Decision{ID: j.ID, Rank: rank[i], Node: plan[i].Node, Rule: plan[i].Rule, Late: j.RemainingS != nil && in.twinLeft(j) == 0}
-		if end := in.NowS + ends[i]; j.RemainingS != nil && !math.IsInf(end, 1) && !d.Late {
-			d.FairEndS = &end
+		d.StartS, d.EndS = in.at(&starts[i]), in.at(&finishes[i])
+		if j.RemainingS != nil && !d.Late {
+			d.FairEndS = in.at(&ends[i])
 		}
 		if d.Why = plan[i].Because; d.Why == "" {
 			d.Why = in.due(j, d)
@@ -80,6 +87,15 @@ func Decide(in Input) Output {
 		out.Jobs = append(out.Jobs, d)
 	}
 	return out
+}
+
+// at turns seconds from now into a time, nil for never.
+func (in Input) at(seconds *float64) *float64 {
+	if math.IsInf(*seconds, 1) {
+		return nil
+	}
+	*seconds += in.NowS
+	return seconds
 }
 
 // Advance runs the twins for a time in seconds: it adds what each gets to its job's FairS. It

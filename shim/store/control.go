@@ -116,6 +116,9 @@ type Queued struct {
 	Node      string `json:"node"` // name; "" while it waits
 	// Suspended means that it waits with a checkpoint.
 	Suspended bool `json:"suspended,omitempty"`
+	// Start and End are when it is expected to get its place, and to end; zero if unknown.
+	Start time.Time `json:"start,omitzero"`
+	End   time.Time `json:"end,omitzero"`
 	// FairEnd is when it would end with its fair share of the cluster; zero if unknown. Late means
 	// that it would have ended.
 	FairEnd time.Time `json:"fair_end,omitzero"`

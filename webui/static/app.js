@@ -277,12 +277,14 @@ tables.refused = new Table($("refused"), {
 tables.queue = new Table($("queue"), {
   label: "Queue", sort: "no", key: (r) => r.key, empty: "No jobs.",
   columns: [
-    { key: "no", title: "No", cls: "w5 num", hint: "In the order in which they get their places", sort: (r) => r.no, cell: text((r) => String(r.no)) },
+    { key: "no", title: "No", cls: "w5 num", hint: "Those that wait, in the order in which they get their places", sort: (r) => r.no, cell: text((r) => (r.node ? "–" : String(r.no))) },
     { key: "job", title: "Job", cls: "w16", sort: jobName, cell: (r, c) => fill(c, [jobName(r), r.ref], () => [r.ref ? link(r.ref, jobName(r)) : jobName(r)]) },
     { key: "owner", title: "Owner", cls: "w8 mid", sort: (r) => r.owner, cell: full((r) => r.owner) },
     { key: "priority", title: "Priority", cls: "w7 num wide", hint: "Among its owner's jobs, or an operator's order: hold or top", sort: (r) => r.priority ?? 0, cell: text((r) => r.order || String(r.priority ?? 0)) },
     { key: "node", title: "Node", cls: "w8", sort: (r) => r.node, cell: full((r) => r.node || "waits") },
-    { key: "end", title: "Fair end", cls: "w8 num", hint: "End with its fair share of the cluster", sort: (r) => (r.late ? 0 : time(r.fair_end)), cell: (r, c) => {
+    { key: "start", title: "Start", cls: "w8 num", hint: "Expected, if no other job comes", sort: (r) => (r.node ? 0 : time(r.start)), cell: text((r) => (r.node ? "–" : inTime(r.start, now()))) },
+    { key: "end", title: "End", cls: "w8 num", hint: "Expected, if no other job comes", sort: (r) => time(r.end), cell: text((r) => inTime(r.end, now())) },
+    { key: "fair", title: "Fair end", cls: "w8 num", hint: "End with its fair share of the cluster", sort: (r) => (r.late ? 0 : time(r.fair_end)), cell: (r, c) => {
       setText(c, r.late ? "late" : inTime(r.fair_end, now()));
       c.classList.toggle("bad", r.late);
     } },
