@@ -96,7 +96,7 @@ func testSuspend(t *testing.T, c *cluster, k task) {
 	c.register(t, queued("short", "30s", shell("until [ -e /alloc/data/end ]; do sleep 0.1; done")))
 	short := latest("short", "running")
 	must.Eq(t, "complete", latest("long", "complete").ClientStatus)
-	c.waitEvent(t, alloc, "train", "suspended, step ", "saved in /alloc/data/model.ckpt: job default/short is before it")
+	c.waitEvent(t, alloc, "train", "suspended, step ", "saved in /alloc/data/model.ckpt: job default/short is before it; expected to go on at ")
 	var out, errs bytes.Buffer
 	must.Eq(t, 0, cli.Run([]string{"queue", "-address", c.agent.Addr}, nil, &out, &errs), must.Sprint(errs.String()))
 	t.Log(out.String())

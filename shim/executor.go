@@ -341,6 +341,7 @@ func (x *executor) suspend(s *snapshot, it proposal) {
 	delete(x.latest, a.Job)
 	x.log.Info("suspending", "why", e.Why, "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "from", e.From)
 	f, served, opts := transfer{alloc: a, entry: e, end: x.begin(a, a.Node)}, it.served, x.options()
+	opts.UnaskedTimeout = c.Queue.Patience
 	x.busy[a.Job] = true
 	x.run(func() func() {
 		f.result, f.err = move.Suspend(x.leading, x.nomad, move.Request{Alloc: a.ID, Why: e.Why}, opts)

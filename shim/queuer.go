@@ -105,7 +105,7 @@ func (q *queuer) pass(s *snapshot, waiting []*cluster.Job) (p plan) {
 // input is the policy's, with the keys of its jobs.
 func (q *queuer) input(s *snapshot, now time.Time) (in queue.Input, keys []cluster.JobKey) {
 	in = queue.Input{NowS: seconds(now), Params: queue.DefaultParams()}
-	in.Params.CostS = s.config.Queue.Cost.Seconds()
+	in.Params.CostS, in.Params.ProbeS = s.config.Queue.Cost.Seconds(), s.config.Queue.Probe.Seconds()
 	for _, owner := range slices.Sorted(maps.Keys(s.config.Queue.Weights)) {
 		in.Owners = append(in.Owners, queue.Owner{Name: owner, Weight: s.config.Queue.Weights[owner]})
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/document"
 	"github.com/ebbtide/ebbtide/shim/document/documenttest"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/queue"
 	"github.com/ebbtide/ebbtide/shim/store"
 )
 
@@ -220,4 +221,16 @@ func TestQueuer_devices(t *testing.T) {
 	s.decide(c)
 	must.StrContains(t, s.latest[large].text, "would be placed: number 1")
 	must.StrContains(t, s.latest[small].text, "waits in the queue, number 2")
+}
+
+// What the configuration says of the queue is the policy's.
+func TestQueuer_config(t *testing.T) {
+	s := queueing()
+	c := config.Default()
+	c.Queue.Cost, c.Queue.Probe, c.Queue.Weights = 5*time.Second, time.Hour, map[string]float64{"vision": 2}
+	s.Reload(c)
+	in, _ := s.planner.queuer.input(s.snap(), time.Now())
+	must.Eq(t, 5, in.Params.CostS)
+	must.Eq(t, 3600, in.Params.ProbeS)
+	must.Eq(t, []queue.Owner{{Name: "vision", Weight: 2}}, in.Owners)
 }

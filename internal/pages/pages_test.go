@@ -22,25 +22,25 @@ const root = "../.."
 // budgets are the most words that a page may have. Tables count, and so do their bars.
 var budgets = map[string]int{
 	"README.md":             900,
-	"ARCHITECTURE.md":       828,
-	"CONTRIBUTING.md":       860,
+	"ARCHITECTURE.md":       840,
+	"CONTRIBUTING.md":       880,
 	"docs/README.md":        200,
 	"docs/concepts.md":      2295,
 	"docs/operations.md":    3190,
-	"docs/shim.md":          2530,
+	"docs/shim.md":          2575,
 	"docs/jobs.md":          1655,
 	"docs/reference.md":     5760,
 	"docs/gpu.md":           2420,
 	"docs/gpu-internals.md": 1195,
-	"docs/queue.md":         1475,
+	"docs/queue.md":         1515,
 	"docs/sim.md":           835,
 	"docs/evaluation.md":    3375,
-	"docs/dependencies.md":  1060,
+	"docs/dependencies.md":  1095,
 	"docs/metrics.md":       1530,
 }
 
 // inAll is the most words of all of docs.
-const inAll = 27330
+const inAll = 27460
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {

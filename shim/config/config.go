@@ -107,6 +107,9 @@ type Queue struct {
 	Enabled bool
 	// Cost is what an interruption of a job costs before it was measured.
 	Cost time.Duration
+	// Probe is the first quantum of a job of unknown size; Patience bounds the wait for the next save of a
+	// task that saves by itself.
+	Probe, Patience time.Duration
 	// Weights are the owners' parts of the cluster; others weigh 1.
 	Weights map[string]float64
 }
@@ -134,8 +137,11 @@ func Default() Config {
 		Placement:  Placement{CapacityAware: true, Window: 2 * time.Minute, Margin: 0.2, HoldTimeout: 30 * time.Second},
 		Migration:  Migration{Weights: migration.DefaultParams().Weights},
 		Rebalance:  Rebalance{Interval: 5 * time.Minute},
-		Queue:      Queue{Enabled: true, Cost: time.Duration(queue.DefaultParams().CostS) * time.Second},
-		Limits:     Limits{MovesPerMinute: 6, InFlight: 2, PerNode: 1, Cooldown: 10 * time.Minute, Backoff: time.Minute},
+		Queue: Queue{
+			Enabled: true, Cost: time.Duration(queue.DefaultParams().CostS) * time.Second, Probe: time.Duration(queue.DefaultParams().ProbeS) * time.Second,
+			Patience: 30 * time.Minute,
+		},
+		Limits: Limits{MovesPerMinute: 6, InFlight: 2, PerNode: 1, Cooldown: 10 * time.Minute, Backoff: time.Minute},
 	}
 }
 
@@ -192,9 +198,11 @@ type file struct {
 		Interval *string `hcl:"interval,optional"`
 	} `hcl:"rebalance,block"`
 	Queue *struct {
-		Enabled *bool   `hcl:"enabled,optional"`
-		Cost    *string `hcl:"cost,optional"`
-		Owners  []struct {
+		Enabled  *bool   `hcl:"enabled,optional"`
+		Cost     *string `hcl:"cost,optional"`
+		Probe    *string `hcl:"probe,optional"`
+		Patience *string `hcl:"patience,optional"`
+		Owners   []struct {
 			Name   string  `hcl:"name,label"`
 			Weight float64 `hcl:"weight"`
 		} `hcl:"owner,block"`
@@ -317,6 +325,8 @@ func (f file) merge(c *Config) error {
 	if q := f.Queue; q != nil {
 		set(&c.Queue.Enabled, q.Enabled)
 		duration("queue.cost", &c.Queue.Cost, q.Cost)
+		duration("queue.probe", &c.Queue.Probe, q.Probe)
+		duration("queue.patience", &c.Queue.Patience, q.Patience)
 		c.Queue.Weights = make(map[string]float64)
 		for _, o := range q.Owners {
 			if _, again := c.Queue.Weights[o.Name]; again {
@@ -403,6 +413,8 @@ func (c Config) Validate() error {
 	}
 	between("rebalance.interval", c.Rebalance.Interval, c.Interval, 24*time.Hour)
 	between("queue.cost", c.Queue.Cost, time.Second, time.Hour)
+	between("queue.probe", c.Queue.Probe, time.Second, 24*time.Hour)
+	between("queue.patience", c.Queue.Patience, time.Minute, 24*time.Hour)
 	for _, name := range slices.Sorted(maps.Keys(c.Queue.Weights)) {
 		if w := c.Queue.Weights[name]; !(w > 0 && w <= queue.MaxWeight) {
 			bad("queue.owner %q: weight: must be > 0 and ≤ %v, got %v", name, queue.MaxWeight, w)

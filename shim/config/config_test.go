@@ -81,6 +81,8 @@ rebalance {
 queue {
   enabled = false
   cost    = "2m"
+  probe   = "5m"
+  patience = "1h"
   owner "vision" {
     weight = 2.5
   }
@@ -110,7 +112,7 @@ window "night" {
 		Placement:  Placement{Enabled: true, Window: 5 * time.Second, Margin: 0.5, HoldTimeout: 7 * time.Second},
 		Migration:  Migration{Enabled: true, Weights: migration.Weights{PC: 3, WC: 1.5, CC: 1}},
 		Rebalance:  Rebalance{Enabled: true, Interval: 2 * time.Minute},
-		Queue:      Queue{Cost: 2 * time.Minute, Weights: map[string]float64{"vision": 2.5}},
+		Queue:      Queue{Cost: 2 * time.Minute, Probe: 5 * time.Minute, Patience: time.Hour, Weights: map[string]float64{"vision": 2.5}},
 		Limits:     Limits{MovesPerMinute: 1, InFlight: 1, PerNode: 1, Backoff: 2 * time.Second},
 		Windows:    []Window{{Name: "night", Cron: "0 22 * * *", Duration: 8 * time.Hour, TimeZone: "Europe/Berlin"}},
 	}, c)
