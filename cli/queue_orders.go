@@ -218,53 +218,6 @@ func (c queueReleaseCommand) Run(args []string) int {
 	})
 }
 
-type queueDrainCommand struct{ command }
-
-func newQueueDrain(io IO) cli.Command { return queueDrainCommand{command{io, "queue drain"}} }
-
-func (queueDrainCommand) Synopsis() string {
-	return "Release all jobs of the queue to Nomad's scheduler"
-}
-
-func (queueDrainCommand) Help() string {
-	return strings.TrimSpace(`
-Usage: ebbtide queue drain [options]
-
-  Releases all jobs of the queue to Nomad's scheduler, also those on hold and those that
-  come later, until ebbtide queue resume: before an uninstall, or in an emergency. The
-  leading shim does it. The output says whether one leads, as far as the token may see
-  that, and what to do without.
-
-Options:
-
-  -reason TEXT      Reason, shown by ebbtide queue.
-` + storeHelp + nomadHelp)
-}
-
-func (c queueDrainCommand) Run(args []string) int {
-	a := act()
-	options := func(flags *flag.FlagSet) { flags.StringVar(&a.Why, "reason", "", "") }
-	return c.withStore(args, c.Help(), options, func(ctx context.Context, vars store.Store) error {
-		if err := checkWhy(a.Why); err != nil {
-			return err
-		}
-		if err := vars.UpdateOrders(ctx, func(o *store.Orders) error { o.Drained = &a; return nil }); err != nil {
-			return err
-		}
-		fmt.Fprintln(c.io.Out, "the queue is drained", a)
-		if l, err := vars.Leader(ctx); err == nil && l != nil && l.Leads {
-			fmt.Fprintf(c.io.Out, "The leading shim, %s, releases its jobs within 10 seconds.\n", l.Holder)
-			return nil
-		}
-		fmt.Fprint(c.io.Out, `A shim must lead to release its jobs. None does, or the token is not a management token:
-see ebbtide shim status. Without a shim, run for each node
-
-  nomad node meta apply -node-id NODE ebbtide_hold=released
-`)
-		return nil
-	})
-}
-
 type queueResumeCommand struct{ command }
 
 func newQueueResume(io IO) cli.Command { return queueResumeCommand{command{io, "queue resume"}} }

@@ -141,7 +141,6 @@ func TestQueue_drain(t *testing.T) {
 	status, stdout, _ := ebbtide("", "queue", "drain", "-reason", "uninstall")
 	must.Eq(t, exitOK, status)
 	must.StrContains(t, stdout, ": uninstall\n")
-	must.StrContains(t, stdout, "nomad node meta apply -node-id NODE ebbtide_hold=released")
 	orders, err := vars.LoadOrders(t.Context())
 	must.NoError(t, err)
 	must.Eq(t, "uninstall", orders.Drained.Why)
@@ -161,4 +160,25 @@ func TestQueue_drain(t *testing.T) {
 	orders, err = vars.LoadOrders(t.Context())
 	must.NoError(t, err)
 	must.Nil(t, orders.Drained)
+}
+
+// Without a leader for long enough, jobs are released; what is unknown releases none.
+func TestQueue_fallback(t *testing.T) {
+	vars := variables(t, queued("default", "vae", nil))
+	fallback := func(after string) (int, string, string) { return ebbtide("", "queue", "drain", "-fallback", after) }
+	_, _, stderr := fallback("9m")
+	must.StrContains(t, stderr, "-fallback: must be ≥ 10m0s, got 9m0s")
+	status, _, stderr := fallback("1h")
+	must.Eq(t, exitError, status)
+	must.StrContains(t, stderr, "it is unknown when a shim has led")
+	must.NoError(t, vars.SaveReport(t.Context(), store.Report{At: time.Now().Add(-30 * time.Minute)}))
+	status, stdout, _ := fallback("1h")
+	must.Eq(t, exitOK, status)
+	must.StrHasPrefix(t, "a shim has led 30m", stdout)
+	status, stdout, stderr = fallback("10m")
+	must.Eq(t, exitOK, status, must.Sprint(stderr))
+	must.StrHasPrefix(t, "no shim has led since ", stdout)
+	orders, err := vars.LoadOrders(t.Context())
+	must.NoError(t, err)
+	must.Nil(t, orders.Drained, must.Sprint("the queue goes on with the next shim"))
 }

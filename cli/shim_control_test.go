@@ -39,6 +39,8 @@ func variables(t *testing.T, jobs ...*api.Job) (vars store.Store) {
 				}
 			}
 			http.Error(w, "job not found", http.StatusNotFound)
+		case r.URL.Path == "/v1/jobs":
+			_, _ = w.Write([]byte("[]"))
 		case r.URL.Path == "/v1/vars":
 			list := []api.VariableMetadata{}
 			for p := range all {

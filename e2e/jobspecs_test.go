@@ -82,6 +82,11 @@ var jobspecRuns = map[string]struct {
 		must.StrContains(t, st.Why, "dedicated cores")
 	}},
 	"csv.hcl": {true, func(t *testing.T, s jobspecRun) { s.reports(t, "mlp", "loss") }},
+	// After shim.hcl.
+	"fallback.hcl": {false, func(t *testing.T, s jobspecRun) {
+		_, err := s.agent.WaitLog(deadline(t, startDeadline), s.allocs["fallback"], "fallback", "stdout", "a shim has led ")
+		must.NoError(t, err)
+	}},
 	// Not concurrently with shim.hcl: only one shim leads.
 	"hold.hcl": {false, func(t *testing.T, s jobspecRun) {
 		s.reports(t, "mlp", "loss")
@@ -192,9 +197,19 @@ func TestJobspecs(t *testing.T) {
 		s := jobspecRun{cluster: c, allocs: map[string]*api.Allocation{}}
 		id, err := c.agent.RunFile(deadline(t, stepDeadline), file)
 		must.NoError(t, err)
-		t.Cleanup(func() { c.stop(t, id) })
+		registered := id
+		t.Cleanup(func() { c.stop(t, registered) })
 		spec, _, err := c.agent.API.Jobs().Info(id, nil)
 		must.NoError(t, err)
+		if spec.IsPeriodic() {
+			_, _, err := c.agent.API.Jobs().PeriodicForce(id, nil)
+			must.NoError(t, err)
+			children, _, err := c.agent.API.Jobs().PrefixList(id + "/")
+			must.NoError(t, err)
+			must.SliceNotEmpty(t, children)
+			id = children[0].ID
+			t.Cleanup(func() { c.stop(t, id) })
+		}
 		tasks := 0
 		for _, g := range spec.TaskGroups {
 			tasks += len(g.Tasks)

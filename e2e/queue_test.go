@@ -21,6 +21,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/cli"
 	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // TestQueue: jobs that need most of a client's memory run one after the other, the shortest first,
@@ -92,20 +93,39 @@ func TestQueue(t *testing.T) {
 	must.Eq(t, []string{"first", "short", "middle"}, order)
 	must.StrContains(t, movesOf(t, c.agent, "short"), " queue placed number 1 of the queue")
 
-	// All shims are gone: a job waits, until an operator opens the hold.
+	// All shims are gone: jobs wait, until one has not led for long enough, or an operator opens the hold.
 	stop()
-	c.register(t, queued("alone", "1m"))
+	placed := func(id string) {
+		eventually(t, "Nomad places "+id, func() error {
+			if !slices.ContainsFunc(running(), func(a *api.AllocationListStub) bool { return a.JobID == id }) {
+				return errors.New("it waits")
+			}
+			return nil
+		})
+	}
+	fallback := func() string {
+		var out, errs bytes.Buffer
+		must.Eq(t, 0, cli.Run([]string{"queue", "drain", "-fallback", "1h", "-address", c.agent.Addr}, nil, &out, &errs), must.Sprint(errs.String()))
+		return out.String()
+	}
+	c.register(t, queued("left", "1m"))
+	must.StrContains(t, fallback(), "a shim has led ")
+	vars := store.Store{Client: c.agent.API, Namespace: "default", Path: shimConfig.Leader.Path}
+	report, err := vars.LoadReport(t.Context())
+	must.NoError(t, err)
+	report.At = report.At.Add(-time.Hour)
+	must.NoError(t, vars.SaveReport(t.Context(), *report))
+	must.StrContains(t, fallback(), "default/left is released\n")
 	last := running()
 	must.Len(t, 1, last)
 	must.Eq(t, "long", last[0].JobID)
 	end(last[0])
+	placed("left")
+
+	c.register(t, queued("alone", "1m"))
+	end(running()[0])
 	released := "released"
 	_, err = c.agent.API.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{NodeID: c.agent.NodeID(), Meta: map[string]*string{"ebbtide_hold": &released}}, nil)
 	must.NoError(t, err)
-	eventually(t, "Nomad places it", func() error {
-		if !slices.ContainsFunc(running(), func(a *api.AllocationListStub) bool { return a.JobID == "alone" }) {
-			return errors.New("it waits")
-		}
-		return nil
-	})
+	placed("alone")
 }

@@ -168,7 +168,7 @@ func firstJobs(all iter.Seq[cluster.JobKey], n int) (first []cluster.JobKey) {
 	return first
 }
 
-// report writes the state for `ebbtide shim status`, if it has changed.
+// report writes the state for `ebbtide shim status` if it has changed, and as a sign of life.
 func (l *leadership) report(c config.Config, state cluster.Snapshot) {
 	now := time.Now()
 	r := store.Report{
@@ -182,7 +182,7 @@ func (l *leadership) report(c config.Config, state cluster.Snapshot) {
 	}
 	r.Omitted = len(l.latest) - len(r.Reasons)
 	r.At, r.LongestStepS = l.lastReport.At, l.lastReport.LongestStepS
-	if reflect.DeepEqual(r, l.lastReport) {
+	if reflect.DeepEqual(r, l.lastReport) && now.Sub(r.At) < store.Heartbeat {
 		return
 	}
 	r.At, r.LongestStepS = now, l.longestStep.Seconds()

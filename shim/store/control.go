@@ -129,6 +129,9 @@ type Queued struct {
 	Why      string `json:"why"`
 }
 
+// Heartbeat is the longest time between two reports of a leader.
+const Heartbeat = 5 * time.Minute
+
 func (s Store) SaveReport(ctx context.Context, r Report) error {
 	return s.writeJSON(ctx, reportName, r)
 }
