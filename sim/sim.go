@@ -125,13 +125,11 @@ func (s *simulation) loop(ctx context.Context, progress func(ended, all int)) er
 	const often = 4096
 	limit := s.limit()
 	for events := 0; s.ended < len(s.tasks) && s.now < limit; events++ {
-		if events%often == 0 {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if progress != nil {
-				progress(s.ended, len(s.tasks))
-			}
+		if err := ctx.Err(); err != nil { // a decision about a large cluster may take a second
+			return err
+		}
+		if events%often == 0 && progress != nil {
+			progress(s.ended, len(s.tasks))
 		}
 		e, some := s.timeline.peek()
 		if s.arrived < len(s.tasks) && (!some || s.tasks[s.arrived].ArriveS <= e.at) {

@@ -132,8 +132,26 @@ type Queued struct {
 // Heartbeat is the longest time between two reports of a leader.
 const Heartbeat = 5 * time.Minute
 
+// maxReport bounds a report, in bytes: Nomad rejects a variable of more than 64 KiB.
+const maxReport = 60 << 10
+
+// SaveReport writes a report. Of one that is too large it drops reasons, then the queue's last jobs.
 func (s Store) SaveReport(ctx context.Context, r Report) error {
-	return s.writeJSON(ctx, reportName, r)
+	for {
+		data, err := json.Marshal(r)
+		if err != nil {
+			return fmt.Errorf("writing the report: %w", err)
+		}
+		switch reasons, jobs := len(r.Reasons)/2, len(r.Queue)/2; {
+		case len(data) > maxReport && len(r.Reasons) > 0:
+			r.Omitted += len(r.Reasons) - reasons
+			r.Reasons = r.Reasons[:reasons]
+		case len(data) > maxReport && len(r.Queue) > 0:
+			r.Queue = r.Queue[:jobs]
+		default:
+			return s.write(ctx, reportName, api.VariableItems{item: string(data)})
+		}
+	}
 }
 
 // LoadReport returns the last report, nil if there is none.

@@ -202,3 +202,22 @@ func TestStore_Locate(t *testing.T) {
 	_, err = locate("")
 	must.ErrorContains(t, err, "looking for the shim's namespace")
 }
+
+// A full report fits into a Nomad variable, of at most 64 KiB; the queue comes before the reasons.
+func TestStore_SaveReport_large(t *testing.T) {
+	s, v := store(t)
+	name := strings.Repeat("x", 60)
+	r := Report{Version: "0.1.0"}
+	at := time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
+	for range 200 {
+		r.Reasons = append(r.Reasons, Reason{Namespace: name, Job: name, Text: strings.Repeat("ü", 100)})
+		r.Queue = append(r.Queue, Queued{Namespace: name, Job: name, Owner: name, Start: at, End: at, FairEnd: at, Why: "suspended at step 4200: no place is free"})
+	}
+	must.NoError(t, s.SaveReport(t.Context(), r))
+	must.LessEq(t, 64<<10, len(v.items["ebbtide/shim/report"][item]))
+	saved, err := s.LoadReport(t.Context())
+	must.NoError(t, err)
+	must.Eq(t, 200, len(saved.Reasons)+saved.Omitted)
+	must.GreaterEq(t, 100, len(saved.Queue))
+	must.Len(t, 200, r.Reasons, must.Sprint("the caller's is as it was"))
+}
