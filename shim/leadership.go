@@ -29,7 +29,9 @@ type leadership struct {
 	passing     bool
 	held        []string // the jobs held for placement, by the last pass
 	queue       []store.Queued
-	scan        schedule // of the jobs without a reason
+	twins       map[cluster.JobKey]store.Twin // of earlier leaders, then of this one
+	twinsAt     time.Time                     // saved
+	scan        schedule                      // of the jobs without a reason
 	lastReport  store.Report
 	longestStep time.Duration
 }
@@ -61,7 +63,10 @@ func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 		s.setLeads(false)
 		s.log.Info("stopped leading")
 	}()
-	defer l.drain()
+	defer func() {
+		l.saveTwins()
+		l.drain()
+	}()
 	f := &follower{Shim: s, leading: ctx, store: l.cluster, nomad: l.nomad, changed: l.changed, slots: make(chan struct{}, maxParallel)}
 	l.run(func() func() { f.follow(); return nil })
 	return l.serve(ctx)
@@ -149,7 +154,7 @@ func (l *leadership) snapshot(c config.Config, state cluster.Snapshot) *snapshot
 	l.metrics.Allocs.Set(float64(state.NumAllocs()))
 	l.budget.SetLimits(c.Limits)
 	s := &snapshot{
-		Snapshot: state, transfers: l.transfers.clone(), config: c, closed: l.closed(c), jobs: maps.Clone(l.writer.jobs), orders: l.orders, placed: maps.Clone(l.placed),
+		Snapshot: state, transfers: l.transfers.clone(), config: c, closed: l.closed(c), jobs: maps.Clone(l.writer.jobs), orders: l.orders, twins: l.twins, placed: maps.Clone(l.placed),
 		relocate:  c.Relocation.Enabled && l.relocation.due(max(c.Relocation.Interval, time.Duration(state.NumNodes())*surveyPerNode)),
 		rebalance: c.Rebalance.Enabled && l.rebalancing.due(c.Rebalance.Interval),
 		read:      func(all []reading) { readStatuses(l.leading, l.nomad, all) },

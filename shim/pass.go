@@ -30,6 +30,7 @@ func newPlanner(files statusFiles, log hclog.Logger) *planner {
 type outcome struct {
 	held      []string       // jobs held for placement, sorted
 	queue     []store.Queued // in order
+	twins     map[cluster.JobKey]store.Twin
 	surveyed  bool
 	summaries map[string]Summary
 	ignored   map[string]string
@@ -50,7 +51,7 @@ func (p *planner) pass(ctx context.Context, s *snapshot, carryOut func(plan)) (o
 	waiting := p.queuer.take(s, &held)
 	first.add(p.queuer.pass(s, waiting))
 	carryOut(first)
-	out.queue = p.queuer.order
+	out.queue, out.twins = p.queuer.order, p.queuer.twins()
 
 	var young, asking []*cluster.Alloc
 	moves := s.closed == ""

@@ -167,13 +167,34 @@ func (q *queuer) update(s *snapshot, p *plan, waiting []*cluster.Job, now time.T
 	return reads
 }
 
-// wait brings a waiting job up to date.
-func (q *queuer) wait(s *snapshot, p *plan, j *cluster.Job, now time.Time) {
+// known returns what is remembered of a job; at first, what an earlier leader has saved.
+func (q *queuer) known(s *snapshot, j *cluster.Job) *queuedJob {
 	k := q.jobs[j.Key]
 	if k == nil {
-		k = &queuedJob{}
+		k = &queuedJob{Job: queue.Job{ID: j.Key.Namespace + "/" + j.Key.ID, Owner: j.Owner, SubmittedS: seconds(j.Submitted)}}
+		// The shim's own registrations change the time, of jobs that do not wait.
+		if t := s.twins[j.Key]; !j.Held || t.SubmittedS == k.SubmittedS {
+			k.FairS = t.FairS
+		}
 		q.jobs[j.Key] = k
 	}
+	return k
+}
+
+// twins is what the twins of the jobs have had that have not ended.
+func (q *queuer) twins() map[cluster.JobKey]store.Twin {
+	all := make(map[cluster.JobKey]store.Twin, len(q.jobs))
+	for key, k := range q.jobs {
+		if !k.Ended {
+			all[key] = store.Twin{SubmittedS: k.SubmittedS, FairS: k.FairS}
+		}
+	}
+	return all
+}
+
+// wait brings a waiting job up to date.
+func (q *queuer) wait(s *snapshot, p *plan, j *cluster.Job, now time.Time) {
+	k := q.known(s, j)
 	if !k.released.IsZero() && now.Sub(k.released) < placedWithin && !s.isRejected(j.Key, k.Node) {
 		return // this state may be older than the release
 	}
@@ -198,11 +219,7 @@ func (q *queuer) wait(s *snapshot, p *plan, j *cluster.Job, now time.Time) {
 
 // run brings a job with an allocation up to date.
 func (q *queuer) run(s *snapshot, j *cluster.Job, a *cluster.Alloc, now time.Time) {
-	k := q.jobs[j.Key]
-	if k == nil { // before this shim led
-		k = &queuedJob{Job: queue.Job{ID: j.Key.Namespace + "/" + j.Key.ID, Owner: j.Owner, SubmittedS: seconds(j.Submitted)}}
-		q.jobs[j.Key] = k
-	}
+	k := q.known(s, j)
 	k.alloc, k.released, k.Ended = a.ID, time.Time{}, false
 	k.Node, k.Needs = a.Node, needs(a.Allocated, devicesOf(a, j))
 	if !a.Started.IsZero() {

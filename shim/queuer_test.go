@@ -234,3 +234,29 @@ func TestQueuer_config(t *testing.T) {
 	must.Eq(t, 3600, in.Params.ProbeS)
 	must.Eq(t, []queue.Owner{{Name: "vision", Weight: 2}}, in.Owners)
 }
+
+// A new leader's twins go on from what they had under the last one, but of jobs that were submitted
+// again meanwhile.
+func TestQueuer_leaders(t *testing.T) {
+	s := queueing()
+	runs := s.submit("runs", time.Hour, func(j *cluster.Job) { j.Held = false })
+	s.state.Allocs["run"] = &cluster.Alloc{ID: "run", Job: runs, Group: "g", Node: "a", Running: true, Allocated: cluster.Resources{MHz: 600}}
+	waits, again := s.submit("waits", time.Hour, nil), s.submit("again", time.Hour, nil)
+	c := config.Default()
+	s.decide(c)
+	saved := s.twins
+	must.MapLen(t, 3, saved)
+	for key, twin := range saved {
+		twin.FairS = 600
+		saved[key] = twin
+	}
+	s.state.Jobs[runs].Submitted = time.Now().Add(time.Minute) // the shim has released it
+	s.state.Jobs[again].Submitted = time.Now().Add(time.Minute)
+
+	next := queueing()
+	next.state, next.twins = s.state, saved
+	next.decide(c)
+	for key, want := range map[cluster.JobKey]float64{runs: 600, waits: 600, again: 0} {
+		must.Eq(t, want, next.twins[key].FairS, must.Sprint(key))
+	}
+}

@@ -38,9 +38,12 @@ func (l *leadership) ask() {
 	remembers := l.remembers
 	l.run(func() func() {
 		var jobs map[cluster.JobKey]store.Job
+		var twins map[cluster.JobKey]store.Twin
 		var err error
 		if !remembers { // there may be ten thousands
-			jobs, err = l.writer.vars.Jobs(l.leading)
+			if jobs, err = l.writer.vars.Jobs(l.leading); err == nil {
+				twins, err = l.writer.vars.Twins(l.leading)
+			}
 		}
 		ctx, cancel := context.WithTimeout(l.leading, queryTimeout)
 		defer cancel()
@@ -60,6 +63,7 @@ func (l *leadership) ask() {
 			}
 			if !remembers {
 				l.remember(jobs)
+				l.twins, l.twinsAt = twins, time.Now()
 			}
 			was := l.paused
 			l.pause, l.operatorsKnown, l.paused = pause, true, pause.Active(time.Now())
@@ -100,6 +104,9 @@ func (x *executor) closed(c config.Config) string {
 // passed keeps what a pass tells.
 func (l *leadership) passed(out outcome) {
 	l.held, l.queue = out.held, out.queue
+	if l.twins = out.twins; time.Since(l.twinsAt) >= store.Heartbeat {
+		l.saveTwins()
+	}
 	var waiting, late, suspended int
 	for _, e := range out.queue {
 		if e.Node != "" {
@@ -122,6 +129,19 @@ func (l *leadership) passed(out outcome) {
 	}
 	l.summaries = out.summaries
 	l.metrics.Ignored.Set(float64(len(out.ignored)))
+}
+
+// saveTwins saves what the twins have had, for the next leader.
+func (l *leadership) saveTwins() {
+	if l.twinsAt.IsZero() || l.now().DryRun {
+		return
+	}
+	twins := l.twins
+	l.twinsAt = time.Now()
+	l.writer.add(entry{
+		warning: "cannot save the queue's twins",
+		write:   func(ctx context.Context) error { return l.writer.vars.SaveTwins(ctx, twins) },
+	})
 }
 
 // forget drops removed and completed jobs: a job that runs again may be moved again.

@@ -114,6 +114,10 @@ func TestAsk_remembers(t *testing.T) {
 		switch {
 		case down:
 			http.Error(w, "no leader", http.StatusInternalServerError)
+		case r.URL.Path == "/v1/vars" && r.URL.Query().Get("prefix") == "x/twins/":
+			_, _ = w.Write([]byte(`[{"Path": "x/twins/000000"}]`))
+		case r.URL.Path == "/v1/var/x/twins/000000":
+			_ = json.NewEncoder(w).Encode(api.Variable{Items: api.VariableItems{"json": `{"ml/vae": {"submitted_s": 5, "fair_s": 7}}`}})
 		case r.URL.Path == "/v1/vars":
 			lists++
 			_, _ = w.Write([]byte(`[{"Path": "x/jobs/ml/vae"}]`))
@@ -137,5 +141,6 @@ func TestAsk_remembers(t *testing.T) {
 	}
 	must.Eq(t, 1, lists)
 	must.Eq(t, 2026, s.writer.jobs[a.Job].Marked.Year())
+	must.Eq(t, map[cluster.JobKey]store.Twin{a.Job: {SubmittedS: 5, FairS: 7}}, s.twins)
 	must.StrContains(t, s.snap().blocked(a, "b"), "back-off after 2 failures until 20", must.Sprint("by this process's clock, which may be behind"))
 }

@@ -30,9 +30,10 @@ type snapshot struct {
 	closed    string // why no move may start, "" if moves may
 	jobs      map[cluster.JobKey]store.Job
 	orders    store.Orders
-	placed    map[string]bool // allocations whose placement has been decided
-	relocate  bool            // relocation is due
-	rebalance bool            // rebalancing is due
+	twins     map[cluster.JobKey]store.Twin // of earlier leaders
+	placed    map[string]bool               // allocations whose placement has been decided
+	relocate  bool                          // relocation is due
+	rebalance bool                          // rebalancing is due
 	// explained are the latest reasons if the jobs without one are to be explained, otherwise nil.
 	explained map[cluster.JobKey]reason
 

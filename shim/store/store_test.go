@@ -221,3 +221,30 @@ func TestStore_SaveReport_large(t *testing.T) {
 	must.GreaterEq(t, 100, len(saved.Queue))
 	must.Len(t, 200, r.Reasons, must.Sprint("the caller's is as it was"))
 }
+
+// All twins of a large queue are kept, and none of those that are gone.
+func TestStore_Twins(t *testing.T) {
+	s, v := store(t)
+	twins, err := s.Twins(t.Context())
+	must.NoError(t, err)
+	must.MapEmpty(t, twins)
+	want := make(map[cluster.JobKey]Twin)
+	for i := range 2*maxTwins + 1 {
+		want[cluster.JobKey{Namespace: "ml", ID: fmt.Sprint(strings.Repeat("a/b", 40), i)}] = Twin{SubmittedS: 1.5e9 + float64(i)/8, FairS: float64(i) / 3}
+	}
+	for range 2 {
+		must.NoError(t, s.SaveTwins(t.Context(), want))
+		twins, err = s.Twins(t.Context())
+		must.NoError(t, err)
+		must.Eq(t, want, twins)
+		for name, items := range v.items {
+			must.LessEq(t, 64<<10, len(items[item]), must.Sprint(name))
+		}
+		for key := range want {
+			if len(want) > 2 {
+				delete(want, key)
+			}
+		}
+	}
+	must.MapLen(t, 1, v.items)
+}
