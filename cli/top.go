@@ -38,7 +38,7 @@ func (topCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide top [options]
 
-  Shows nodes, tasks, shared GPUs and moves in the terminal, and details of a task:
+  Shows nodes, tasks, shared GPUs, moves and the queue in the terminal, and of a task
   its curve, its events and the reason for its limit. It only reads Nomad's API.
   Press ? for keys and columns.
 
@@ -55,7 +55,7 @@ Options:
   -interval DURATION     Refresh interval, 1s to 1h. Default: 2s.
   -once                  Print tables once and exit.
   -json                  Print everything once as JSON and exit.
-  -shim-namespace NAME   Namespace of the shim's variables, which hold the moves.
+  -shim-namespace NAME   Namespace of the shim's variables, which hold moves and queue.
                          Default: where a shim led last.
   -shim-path PATH        Path of the shim's variables. Default: ebbtide/shim.
 
@@ -63,7 +63,7 @@ At most 100 files are read per second, those of visible tasks first; with more t
 it takes some seconds until all are shown.
 
 With ACLs the token needs node:read, read-job and read-fs in the namespaces of the
-jobs, and read on the shim's variables for moves.
+jobs, and read on the shim's variables for moves and the queue.
 ` + nomadHelp)
 }
 

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 type Tab int
@@ -22,12 +24,13 @@ const (
 	Nodes
 	GPUs
 	Moves
+	Queue
 )
 
-func Tabs() []string { return []string{"Tasks", "Nodes", "GPUs", "Moves"} }
+func Tabs() []string { return []string{"Tasks", "Nodes", "GPUs", "Moves", "Queue"} }
 
-// Table renders a table. The query selects tasks, and the seats and moves of their jobs, but not
-// nodes.
+// Table renders a table. The query selects tasks, the seats and moves of their jobs, and jobs of the
+// queue, but not nodes.
 func (v *View) Table(tab Tab, q Query, l Layout) Table {
 	switch tab {
 	case Nodes:
@@ -36,6 +39,8 @@ func (v *View) Table(tab Tab, q Query, l Layout) Table {
 		return v.cards(q, l)
 	case Moves:
 		return v.moving(q, l)
+	case Queue:
+		return v.queue(q, l)
 	}
 	return v.tasks(Select(v.Tasks, q), l)
 }
@@ -248,6 +253,51 @@ func (v *View) moving(q Query, l Layout) Table {
 		{title: "MOVE", rank: 10, least: 8, most: 36, cell: func(m Move) string { return cmp.Or(m.ID, "-") }},
 	}
 	return tabulate(l, columns, moves, func(m Move) Line { return Line{Task: v.taskOf(m)} })
+}
+
+func (v *View) queue(q Query, l Layout) Table {
+	type row struct {
+		store.Queued
+		number int // 0 if it runs
+	}
+	words := strings.Fields(strings.ToLower(q.Filter))
+	var rows []row
+	for i, j := range v.Queue {
+		t := Task{Namespace: j.Namespace, Job: j.Job, Node: j.Node}
+		if q.Namespace != "" && q.Namespace != "*" && q.Namespace != j.Namespace || !matches(t, words) {
+			continue
+		}
+		r := row{j, i + 1}
+		if j.Node != "" {
+			r.number = 0
+		}
+		rows = append(rows, r)
+	}
+	columns := []column[row]{
+		{title: "NO", right: true, rank: 95, least: 3, most: 4, cell: func(r row) string {
+			if r.number == 0 {
+				return "-"
+			}
+			return strconv.Itoa(r.number)
+		}},
+		{title: "JOB", rank: 100, least: 12, most: 32, cell: func(r row) string { return r.Job }},
+		{title: "NAMESPACE", rank: 30, least: 9, most: 16, cell: func(r row) string { return r.Namespace }},
+		{title: "OWNER", rank: 40, least: 6, most: 16, cell: func(r row) string { return r.Owner }},
+		{title: "PRIO", right: true, rank: 20, least: 4, most: 5, cell: func(r row) string { return cmp.Or(r.Order, strconv.Itoa(r.Priority)) }},
+		{title: "NODE", rank: 70, least: 8, most: 20, cell: func(r row) string { return cmp.Or(r.Node, "-") }},
+		{title: "START", right: true, rank: 80, least: 5, most: 6, cell: func(r row) string { return until(r.Start, v.Time) }},
+		{title: "END", right: true, rank: 75, least: 5, most: 6, cell: func(r row) string { return until(r.End, v.Time) }},
+		{title: "FAIR", right: true, rank: 60, least: 5, most: 6, cell: func(r row) string {
+			if r.Late {
+				return "late"
+			}
+			return until(r.FairEnd, v.Time)
+		}},
+		{title: "WHY", rank: 50, least: 10, most: 80, cell: func(r row) string { return r.Why }},
+	}
+	return tabulate(l, columns, rows, func(r row) Line {
+		return Line{Task: v.taskOf(Move{Namespace: r.Namespace, Job: r.Job}), Alert: r.Late && r.Node == "" && r.Order != store.DoHold}
+	})
 }
 
 func (v *View) taskOf(m Move) Key {

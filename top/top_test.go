@@ -16,6 +16,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 var now = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
@@ -64,6 +65,11 @@ func sample() *View {
 			{Namespace: "ml", Job: "new", Task: "train", Alloc: "a5", Node: "two", NodeID: "bb22", Stale: true, Error: "node two is down"},
 		},
 		Moves: []Move{{ID: "4f02", Namespace: "ml", Job: "mlp", Alloc: "a1", From: "one", To: "two", Phase: "wait", Owner: "ebbtide shim on n1, process 4711", Until: now.Add(25 * time.Second)}},
+		Queue: []store.Queued{
+			{Namespace: "ml", Job: "gru", Owner: "vision", Start: now.Add(10 * time.Minute), End: now.Add(70 * time.Minute), Late: true, Why: "no place is free"},
+			{Namespace: "web", Job: "rnn", Owner: "web", Order: store.DoHold, Why: "on hold since then"},
+			{Namespace: "ml", Job: "mlp", Owner: "ml", Node: "one", End: now.Add(10 * time.Minute), FairEnd: now.Add(14 * time.Minute), Priority: -3, Why: "runs"},
+		},
 	}
 	v.Finish()
 	return v
@@ -111,6 +117,11 @@ func TestTable(t *testing.T) {
 		{"moves, 80", Moves, 80, `
   JOB NAMESPACE FROM TO  PHASE UNTIL OWNER                            MOVE
   mlp ml        one  two wait    25s ebbtide shim on n1, process 4711 4f02`},
+		{"queue, 80", Queue, 80, `
+  NO JOB NAMESPACE OWNER  PRIO NODE START   END FAIR WHY
+   1 gru ml        vision    0 -      10m 1h10m late no place is free
+   2 rnn web       web    hold -        -     -    - on hold since then
+   - mlp ml        ml       -3 one      -   10m  14m runs`},
 		{"tasks, 40", Tasks, 40, `
   JOB             STATE  METRIC
   mlp             parked 0.3125 loss

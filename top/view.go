@@ -16,6 +16,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // View is the state of a cluster, as printed by `ebbtide top -json`.
@@ -26,6 +27,8 @@ type View struct {
 	Tasks   []Task    `json:"tasks"`   // under Ebbtide
 	GPUs    []GPU     `json:"gpus"`    // with seats in use
 	Moves   []Move    `json:"moves"`   // in progress
+	// Queue are the jobs of the shim's queue, in its order.
+	Queue []store.Queued `json:"queue"`
 	// Unread counts the running tasks whose status has not been requested yet.
 	Unread int `json:"unread"`
 	// Notes report data that could not be read, and why.

@@ -84,6 +84,7 @@ type Gatherer struct {
 	nodes    map[string]*node
 	tasks    map[top.Key]*task
 	moves    []top.Move
+	queue    []store.Queued
 	notes    []string // of the last listing
 	listErr  string   // why the last listing failed
 }
@@ -193,8 +194,9 @@ func (g *Gatherer) list(ctx context.Context) error {
 		return err
 	})
 	var records []top.Move
+	var queue []store.Queued
 	group.Go(func() error {
-		records, unknown = g.listMoves(inner)
+		records, queue, unknown = g.listMoves(inner)
 		return nil // without access to variables, everything else can be shown
 	})
 	if err := group.Wait(); err != nil {
@@ -206,10 +208,10 @@ func (g *Gatherer) list(ctx context.Context) error {
 	}
 	g.notes = nil
 	if unknown != nil {
-		g.notes = append(g.notes, "cannot read moves: "+unknown.Error())
+		g.notes = append(g.notes, "cannot read moves and the queue: "+unknown.Error())
 	}
 	g.apply(nodes, allocs)
-	g.moves, g.listedAt = moves, g.now()
+	g.moves, g.queue, g.listedAt = moves, queue, g.now()
 	g.listTook = g.listedAt.Sub(begun)
 	return nil
 }
@@ -297,8 +299,8 @@ func (g *Gatherer) listAllocs(ctx context.Context) (all []*api.AllocationListStu
 	}
 }
 
-// listMoves returns the moves in progress, with node IDs.
-func (g *Gatherer) listMoves(ctx context.Context) ([]top.Move, error) {
+// listMoves returns the moves in progress, with node IDs, and the queue.
+func (g *Gatherer) listMoves(ctx context.Context) (moves []top.Move, queue []store.Queued, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	shim, err := g.options.Shim.Locate(ctx)
@@ -307,19 +309,30 @@ func (g *Gatherer) listMoves(ctx context.Context) ([]top.Move, error) {
 		records, _, err = store.Claims{Store: shim}.List(ctx)
 	}
 	if err != nil {
-		return nil, deniedVariables(err, shim)
+		return nil, nil, deniedVariables(err, shim)
 	}
-	var all []top.Move
 	for _, r := range records {
-		if g.options.Namespace != api.AllNamespacesNamespace && g.options.Namespace != r.Namespace || g.options.Job != "" && !glob.Glob(g.options.Job, r.Job) {
+		if !g.selects(r.Namespace, r.Job) {
 			continue
 		}
-		all = append(all, top.Move{
+		moves = append(moves, top.Move{
 			ID: r.ID, Namespace: r.Namespace, Job: r.Job, Alloc: r.Alloc, From: r.Source, To: r.Target,
 			Phase: string(r.Phase), Owner: r.Owner, Why: r.Why, Until: r.Until,
 		})
 	}
-	return all, nil
+	report, err := shim.LoadReport(ctx)
+	if err != nil {
+		return moves, nil, deniedVariables(err, shim)
+	}
+	if report != nil {
+		queue = slices.DeleteFunc(report.Queue, func(j store.Queued) bool { return !g.selects(j.Namespace, j.Job) })
+	}
+	return moves, queue, nil
+}
+
+// selects reports whether the options select a job.
+func (g *Gatherer) selects(namespace, job string) bool {
+	return (g.options.Namespace == api.AllNamespacesNamespace || g.options.Namespace == namespace) && (g.options.Job == "" || glob.Glob(g.options.Job, job))
 }
 
 func deniedVariables(err error, shim store.Store) error {
@@ -577,7 +590,7 @@ func (g *Gatherer) view() *top.View {
 	now := g.now()
 	v := &top.View{
 		Time: now.UTC(), Address: g.options.Client.Address(), Nodes: []top.Node{}, Tasks: []top.Task{}, GPUs: []top.GPU{},
-		Moves: append([]top.Move{}, g.moves...), Notes: append([]string{}, g.notes...), Error: g.listErr,
+		Moves: append([]top.Move{}, g.moves...), Queue: append([]store.Queued{}, g.queue...), Notes: append([]string{}, g.notes...), Error: g.listErr,
 	}
 	newest := make(map[string]*status.Status)
 	for _, t := range g.tasks {

@@ -137,7 +137,7 @@ func TestRefresh_denied(t *testing.T) {
 	g, _ := reader(t, c, nil)
 	v := refresh(t, g, nil, 100)
 	must.Len(t, 1, v.Notes)
-	must.StrContains(t, v.Notes[0], "cannot read moves: permission denied: the token needs the variables ebbtide/shim")
+	must.StrContains(t, v.Notes[0], "cannot read moves and the queue: permission denied: the token needs the variables ebbtide/shim")
 	must.Len(t, 2, v.Tasks)
 	must.False(t, v.Tasks[0].Stale)
 	must.True(t, v.Tasks[1].Stale)
