@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"time"
 
@@ -363,7 +364,7 @@ func (x *executor) suspend(s *snapshot, it proposal) {
 // release releases a held job to a node, or to Nomad's scheduler. A dry run only plans it.
 func (x *executor) release(s *snapshot, it proposal) {
 	j, c, b, e := it.job, s.config, it.place, it.record(s)
-	if now := s.Job(j.Key); x.busy[j.Key] || now != j {
+	if now := s.Job(j.Key); x.busy[j.Key] || now == nil || !now.Held || !reflect.DeepEqual(now.Groups, j.Groups) {
 		x.urgent = x.urgent || now != nil && now.Held // changed since the pass began
 		return
 	}

@@ -27,7 +27,7 @@ type leadership struct {
 	dryRun      bool          // at the last step
 	changed     chan struct{} // a pass is due at once; holds one
 	passing     bool
-	held        []string // the jobs held for placement, by the last pass
+	held        []string // the jobs held for placement, by the last pass; nil before the first
 	queue       []store.Queued
 	twins       map[cluster.JobKey]store.Twin // of earlier leaders, then of this one
 	twinsAt     time.Time                     // saved
@@ -43,7 +43,7 @@ func (s *Shim) leadership(leading context.Context, nomad move.Nomad, vars store.
 		writer: newWriter(leading, b, vars, held, s.log), transfers: newTransfers(s.now().Limits),
 		latest: make(map[cluster.JobKey]reason), placed: make(map[string]bool), releases: make(chan struct{}, maxParallel),
 	}
-	l := &leadership{executor: x, planner: newPlanner(move.API{Client: s.client}, s.log), held: []string{}, queue: []store.Queued{}, changed: make(chan struct{}, 1)}
+	l := &leadership{executor: x, planner: newPlanner(move.API{Client: s.client}, s.log), changed: make(chan struct{}, 1)}
 	l.recovery.unbound = make(map[cluster.JobKey]uint64)
 	return l
 }
@@ -128,7 +128,9 @@ func (l *leadership) reconcile() {
 	if !l.operatorsKnown {
 		return
 	}
-	l.report(c, state)
+	if l.held != nil { // a pass has ended
+		l.report(c, state)
+	}
 	if l.passing { // l.urgent stays set for a later one
 		return
 	}

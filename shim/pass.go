@@ -28,7 +28,7 @@ func newPlanner(files statusFiles, log hclog.Logger) *planner {
 
 // outcome is what a pass tells besides its plans.
 type outcome struct {
-	held      []string       // jobs held for placement, sorted
+	held      []string       // jobs held for placement, sorted; not nil
 	queue     []store.Queued // in order
 	twins     map[cluster.JobKey]store.Twin
 	surveyed  bool
@@ -41,6 +41,7 @@ type outcome struct {
 func (p *planner) pass(ctx context.Context, s *snapshot, carryOut func(plan)) (out outcome) {
 	var first plan
 	held := s.heldJobs(&first)
+	out.held = []string{}
 	for _, j := range held {
 		out.held = append(out.held, j.Key.Namespace+"/"+j.Key.ID)
 	}
