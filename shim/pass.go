@@ -66,7 +66,9 @@ func (p *planner) pass(ctx context.Context, s *snapshot, carryOut func(plan)) (o
 	out.surveyed = true
 	s.summaries, s.ignored = p.surveyor.survey(ctx, s)
 	out.summaries, out.ignored = s.summaries, s.ignored
-	carryOut(s.place(held, young))
+	if len(held)+len(young) > 0 {
+		carryOut(s.place(held, young))
+	}
 	if relocate {
 		carryOut(s.relocations())
 	}

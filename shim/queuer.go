@@ -112,10 +112,10 @@ func (q *queuer) input(s *snapshot, now time.Time) (in queue.Input, keys []clust
 	for _, key := range slices.SortedFunc(maps.Keys(q.jobs), cluster.JobKey.Compare) {
 		keys, in.Jobs = append(keys, key), append(in.Jobs, q.jobs[key].Job)
 	}
-	requests := requestsOf(in.Jobs)
+	asked, requests := askedBy(in.Jobs)
 	for n := range s.Nodes() {
 		if n.Schedulable {
-			in.Nodes = append(in.Nodes, queue.Node{ID: n.ID, Capacity: q.capacity(s, n, requests)})
+			in.Nodes = append(in.Nodes, queue.Node{ID: n.ID, Capacity: q.capacity(s, n, asked, requests)})
 		}
 	}
 	restrict(s, in, keys)
@@ -266,11 +266,12 @@ const (
 	cpuMHz   = "cpu_mhz"
 	memoryMB = "memory_mb"
 	diskMB   = "disk_mb"
+	cores    = "cores"
 )
 
 func needs(r cluster.Resources, devices map[string]int64) queue.Resources {
-	out := make(queue.Resources, 3+len(devices))
-	for name, x := range map[string]int64{cpuMHz: r.MHz, memoryMB: r.MemoryMB, diskMB: r.DiskMB} {
+	out := make(queue.Resources, 4+len(devices))
+	for name, x := range map[string]int64{cpuMHz: r.MHz, memoryMB: r.MemoryMB, diskMB: r.DiskMB, cores: r.Cores} {
 		if x > 0 {
 			out[name] = float64(x)
 		}
@@ -292,22 +293,26 @@ func devicesOf(a *cluster.Alloc, j *cluster.Job) map[string]int64 {
 	return out
 }
 
-// requestsOf returns the device requests of the jobs.
-func requestsOf(jobs []queue.Job) []string {
-	names := make(map[string]bool)
+// askedBy returns the resources that a job asks for, and the requests for devices among them.
+func askedBy(jobs []queue.Job) (asked map[string]bool, requests []string) {
+	asked = make(map[string]bool)
 	for _, j := range jobs {
 		for name := range j.Needs {
-			names[name] = true
+			asked[name] = true
 		}
 	}
-	for _, other := range []string{cpuMHz, memoryMB, diskMB} {
-		delete(names, other)
+	for name := range asked {
+		if !slices.Contains([]string{cpuMHz, memoryMB, diskMB, cores}, name) {
+			requests = append(requests, name)
+		}
 	}
-	return slices.Sorted(maps.Keys(names))
+	slices.Sort(requests)
+	return asked, requests
 }
 
-// capacity is what jobs of the queue may use of a node: what is free, and what they have.
-func (q *queuer) capacity(s *snapshot, n *cluster.Node, requests []string) queue.Resources {
+// capacity is what jobs of the queue may use of a node, of what they ask for: what is free, and what
+// they have.
+func (q *queuer) capacity(s *snapshot, n *cluster.Node, asked map[string]bool, requests []string) queue.Resources {
 	free := n.Free()
 	devices := make(map[string]int64)
 	for _, request := range requests {
@@ -322,7 +327,9 @@ func (q *queuer) capacity(s *snapshot, n *cluster.Node, requests []string) queue
 			devices[request] -= cluster.Count(a.Devices, request)
 		}
 	}
-	return needs(free, devices)
+	out := needs(free, devices)
+	maps.DeleteFunc(out, func(name string, _ float64) bool { return !asked[name] })
+	return out
 }
 
 // restrict sets the nodes on which waiting jobs may run, as far as the shim knows; nil for all.

@@ -260,3 +260,19 @@ func TestQueuer_leaders(t *testing.T) {
 		must.Eq(t, want, next.twins[key].FairS, must.Sprint(key))
 	}
 }
+
+// Jobs wait for reserved cores as for anything else.
+func TestQueuer_cores(t *testing.T) {
+	s := queueing()
+	s.state.Nodes["a"].Capacity.Cores = 4
+	c := config.Default()
+	c.DryRun = true
+	asks := func(n int64) func(*cluster.Job) {
+		return func(j *cluster.Job) { j.Groups["g"] = withRequest(j, cluster.Resources{Cores: n}) }
+	}
+	short, long, never := s.submit("short", time.Minute, asks(3)), s.submit("long", time.Hour, asks(2)), s.submit("never", time.Hour, asks(5))
+	s.decide(c)
+	must.StrContains(t, s.latest[short].text, "would be placed: number 1")
+	must.StrContains(t, s.latest[long].text, "no place is free")
+	must.StrContains(t, s.latest[never].text, "no node has what it asks for: 5 of cores, at most 4")
+}

@@ -26,7 +26,7 @@ var budgets = map[string]int{
 	"CONTRIBUTING.md":       880,
 	"docs/README.md":        200,
 	"docs/concepts.md":      2295,
-	"docs/operations.md":    3190,
+	"docs/operations.md":    3210,
 	"docs/shim.md":          2575,
 	"docs/jobs.md":          1655,
 	"docs/reference.md":     5760,

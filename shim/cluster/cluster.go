@@ -59,18 +59,20 @@ func Count(devices []Device, request string) (n int64) {
 	return n
 }
 
-type Resources struct{ MHz, MemoryMB, DiskMB int64 }
+// Resources are amounts. Cores are reserved ones; an allocation of Cores has their MHz, too, which its
+// job does not name.
+type Resources struct{ MHz, MemoryMB, DiskMB, Cores int64 }
 
 func (r Resources) Plus(o Resources) Resources {
-	return Resources{r.MHz + o.MHz, r.MemoryMB + o.MemoryMB, r.DiskMB + o.DiskMB}
+	return Resources{r.MHz + o.MHz, r.MemoryMB + o.MemoryMB, r.DiskMB + o.DiskMB, r.Cores + o.Cores}
 }
 
 func (r Resources) Minus(o Resources) Resources {
-	return Resources{r.MHz - o.MHz, r.MemoryMB - o.MemoryMB, r.DiskMB - o.DiskMB}
+	return Resources{r.MHz - o.MHz, r.MemoryMB - o.MemoryMB, r.DiskMB - o.DiskMB, r.Cores - o.Cores}
 }
 
 func (r Resources) Fits(o Resources) bool {
-	return r.MHz <= o.MHz && r.MemoryMB <= o.MemoryMB && r.DiskMB <= o.DiskMB
+	return r.MHz <= o.MHz && r.MemoryMB <= o.MemoryMB && r.DiskMB <= o.DiskMB && r.Cores <= o.Cores
 }
 
 type JobKey struct{ Namespace, ID string }
@@ -136,7 +138,7 @@ type Group struct {
 	Engine         string
 	// MovesDisk means that Nomad copies the ephemeral disk to a new allocation.
 	MovesDisk bool
-	// Requested is per allocation, without `cores`.
+	// Requested is per allocation.
 	Requested Resources
 	Devices   map[string]int64 // requested, by request
 }

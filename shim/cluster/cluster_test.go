@@ -27,7 +27,7 @@ const (
 	nodeText = `{"ID": "n1", "Name": "one", "Datacenter": "dc1", "NodePool": "default", "NodeClass": "big", "Status": "ready",
 		"SchedulingEligibility": "eligible", "ModifyIndex": %d,
 		"Drivers": {"ebbtide": {"Detected": true, "Healthy": true, "Attributes": {"driver.ebbtide.pool_cores": "3.5", "driver.ebbtide.engine": "exec"}}, "exec": {"Detected": true}},
-		"NodeResources": {"Cpu": {"CpuShares": 4000}, "Memory": {"MemoryMB": 8000}, "Disk": {"DiskMB": 900}},
+		"NodeResources": {"Cpu": {"CpuShares": 4000, "ReservableCpuCores": [0, 1, 2, 3]}, "Memory": {"MemoryMB": 8000}, "Disk": {"DiskMB": 900}},
 		"ReservedResources": {"Cpu": {"CpuShares": 500}, "Memory": {"MemoryMB": 1000}}}`
 	jobText = `{"ID": "vae", "Namespace": "ml", "Type": "batch", "Datacenters": ["*"], "NodePool": "default", "ModifyIndex": %d,
 		"SubmitTime": 5000, "Constraints": [{"LTarget": "${attr.cpu.arch}", "RTarget": "amd64", "Operand": "="}],
@@ -74,7 +74,7 @@ func TestStore_Apply(t *testing.T) {
 	apply(t, s, false, node(4))
 	must.Eq(t, &Node{
 		ID: "n1", Name: "one", Datacenter: "dc1", Pool: "default", Class: "big", Schedulable: true, Drivers: map[string]bool{"ebbtide": true},
-		PoolCores: 3.5, Engine: "exec", Capacity: Resources{3500, 7000, 900}, Index: 5,
+		PoolCores: 3.5, Engine: "exec", Capacity: Resources{3500, 7000, 900, 4}, Index: 5,
 	}, s.is.Node("n1"))
 
 	vae := JobKey{"ml", "vae"}
@@ -82,7 +82,7 @@ func TestStore_Apply(t *testing.T) {
 	must.Eq(t, &Job{
 		Key: vae, Type: "batch", Held: true, Migrates: optin.All(), Datacenters: []string{"*"}, Pool: "default", Submitted: time.Unix(0, 5000), Index: 6,
 		Groups: map[string]Group{
-			"train": {Count: 1, Movable: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Engine: "docker", Requested: Resources{100, 64, 300}},
+			"train": {Count: 1, Movable: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Engine: "docker", Requested: Resources{100, 64, 300, 0}},
 			"other": {Count: 2, Tasks: []string{"x"}, Drivers: []string{"ebbtide"}, Engine: "exec"},
 		},
 	}, s.is.Job(vae))
@@ -93,13 +93,14 @@ func TestStore_Apply(t *testing.T) {
 	apply(t, s, true, alloc("a1", "running", 7))
 	apply(t, s, true, alloc("a2", "pending", 8))
 	must.Eq(t, &Alloc{
-		ID: "a1", Job: vae, Group: "train", Task: "train", Node: "n1", Running: true, Allocated: Resources{100, 64, 300},
+		ID: "a1", Job: vae, Group: "train", Task: "train", Node: "n1", Running: true, Allocated: Resources{100, 64, 300, 0},
 		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), MoveRequested: time.Unix(0, 2000), Index: 7,
 	}, s.is.Alloc("a1"))
 	must.Len(t, 2, s.on("n1"))
-	must.Eq(t, Resources{3300, 6872, 300}, s.is.Node("n1").Free())
-	must.True(t, Resources{1, 1, 1}.Fits(s.is.Node("n1").Free()))
-	must.False(t, Resources{1, 1, 301}.Fits(s.is.Node("n1").Free()))
+	must.Eq(t, Resources{3300, 6872, 300, 4}, s.is.Node("n1").Free())
+	must.True(t, Resources{1, 1, 1, 4}.Fits(s.is.Node("n1").Free()))
+	must.False(t, Resources{1, 1, 301, 0}.Fits(s.is.Node("n1").Free()))
+	must.False(t, Resources{1, 1, 1, 5}.Fits(s.is.Node("n1").Free()))
 
 	apply(t, s, true, alloc("a1", "complete", 9))
 	must.Eq(t, map[JobKey]bool{vae: true}, s.Completed())
@@ -168,6 +169,15 @@ func read[T any](t *testing.T, text string) (w T) {
 	t.Helper()
 	must.NoError(t, json.Unmarshal([]byte(text), &w))
 	return w
+}
+
+// A task with cores has their MHz, whatever its job says.
+func TestWire_cores(t *testing.T) {
+	j := read[WireJob](t, `{"TaskGroups": [{"Name": "g", "Tasks": [
+		{"Name": "a", "Resources": {"CPU": 100, "Cores": 2, "MemoryMB": 64}}, {"Name": "b", "Resources": {"CPU": 300, "Cores": 0}}]}]}`).job()
+	must.Eq(t, Resources{300, 64, 0, 2}, j.Groups["g"].Requested)
+	a := read[WireAlloc](t, `{"AllocatedResources": {"Tasks": {"a": {"Cpu": {"CpuShares": 4800, "ReservedCores": [1, 3]}, "Memory": {"MemoryMB": 64}}}}}`).alloc()
+	must.Eq(t, Resources{4800, 64, 0, 2}, a.Allocated)
 }
 
 func TestJob_child(t *testing.T) {

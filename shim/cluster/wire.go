@@ -28,7 +28,10 @@ type WireNode struct {
 		Attributes        map[string]string
 	}
 	NodeResources struct {
-		Cpu     struct{ CpuShares int64 }
+		Cpu struct {
+			CpuShares          int64
+			ReservableCpuCores []uint16
+		}
 		Memory  struct{ MemoryMB int64 }
 		Disk    struct{ DiskMB int64 }
 		Devices []struct {
@@ -59,6 +62,7 @@ func (w WireNode) node() *Node {
 			MHz:      w.NodeResources.Cpu.CpuShares - w.ReservedResources.Cpu.CpuShares,
 			MemoryMB: w.NodeResources.Memory.MemoryMB - w.ReservedResources.Memory.MemoryMB,
 			DiskMB:   w.NodeResources.Disk.DiskMB - w.ReservedResources.Disk.DiskMB,
+			Cores:    int64(len(w.NodeResources.Cpu.ReservableCpuCores)),
 		},
 	}
 	for _, d := range w.NodeResources.Devices {
@@ -128,8 +132,8 @@ type WireTask struct {
 	Constraints  []WireConstraint
 	Lifecycle    *struct{ Hook string }
 	Resources    struct {
-		CPU, MemoryMB int64
-		Devices       []struct {
+		CPU, Cores, MemoryMB int64
+		Devices              []struct {
 			Name  string
 			Count *uint64
 		}
@@ -180,7 +184,11 @@ func (w WireJob) job() *Job {
 			if t.Lifecycle != nil {
 				continue
 			}
-			group.Requested = group.Requested.Plus(Resources{MHz: t.Resources.CPU, MemoryMB: t.Resources.MemoryMB})
+			asks := Resources{MHz: t.Resources.CPU, MemoryMB: t.Resources.MemoryMB, Cores: t.Resources.Cores}
+			if asks.Cores > 0 {
+				asks.MHz = 0 // Nomad ignores it
+			}
+			group.Requested = group.Requested.Plus(asks)
 			for _, d := range t.Resources.Devices {
 				if group.Devices == nil {
 					group.Devices = make(map[string]int64)
@@ -211,7 +219,10 @@ type WireAlloc struct {
 	ClientStatus, DesiredStatus             string
 	AllocatedResources                      struct {
 		Tasks map[string]struct {
-			Cpu     struct{ CpuShares int64 }
+			Cpu struct {
+				CpuShares     int64
+				ReservedCores []uint16
+			}
 			Memory  struct{ MemoryMB int64 }
 			Devices []struct {
 				Vendor, Type, Name string
@@ -264,6 +275,7 @@ func (w WireAlloc) alloc() *Alloc {
 	}
 	for _, t := range w.AllocatedResources.Tasks {
 		a.Allocated.MHz += t.Cpu.CpuShares
+		a.Allocated.Cores += int64(len(t.Cpu.ReservedCores))
 		a.Allocated.MemoryMB += t.Memory.MemoryMB
 		for _, d := range t.Devices {
 			a.Devices = append(a.Devices, Device{d.Vendor, d.Type, d.Name, int64(len(d.DeviceIDs))})
