@@ -43,8 +43,9 @@ type options struct {
 	nodes, places, jobs, seeds int
 	seed                       uint64
 	median                     time.Duration
-	load, wrong                float64
+	work, wrong                float64
 	out                        string
+	resume                     bool
 }
 
 func parse(args []string) (o options, err error) {
@@ -55,11 +56,12 @@ func parse(args []string) (o options, err error) {
 	fs.IntVar(&o.seeds, "seeds", 1, "number of seeds")
 	fs.Uint64Var(&o.seed, "seed", 1, "the first `seed`")
 	fs.DurationVar(&o.median, "median", 8*time.Second, "of the jobs' lengths, which are lognormal with σ = 1.2")
-	fs.Float64Var(&o.load, "load", 0.9, "work that arrives per place and second")
+	fs.Float64Var(&o.work, "load", 0.9, "work that arrives per place and second")
 	fs.Float64Var(&o.wrong, "wrong", 0.3, "standard `deviation` of log2 of ebbtide_duration, relative to the true length")
 	fs.StringVar(&o.out, "out", "out/queue.json", "`file` for the results")
+	fs.BoolVar(&o.resume, "resume", false, "do not measure the seeds again that the file has with the same options")
 	err = fs.Parse(args)
-	if err == nil && (fs.NArg() > 0 || min(o.nodes, o.places, o.jobs, o.seeds) < 1 || o.median < time.Second || !(o.load > 0) || !(o.wrong >= 0)) {
+	if err == nil && (fs.NArg() > 0 || min(o.nodes, o.places, o.jobs, o.seeds) < 1 || o.median < time.Second || !(o.work > 0) || !(o.wrong >= 0)) {
 		err = errors.New("numbers must be > 0, -median at least 1s, -wrong ≥ 0, and nothing follows the options")
 	}
 	return o, err
@@ -90,7 +92,7 @@ func (o options) sample(seed uint64) (all []job) {
 			ID: fmt.Sprintf("job-%d", i+1), Steps: int(length / stepS), LengthS: length,
 			GuessS: length * math.Exp2(o.wrong*r.NormFloat64()), At: at,
 		})
-		at += r.ExpFloat64() * mean / (o.load * float64(o.nodes*o.places))
+		at += r.ExpFloat64() * mean / (o.work * float64(o.nodes*o.places))
 	}
 	return all
 }
@@ -165,9 +167,12 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	}
 	memory := int(float64(node.NodeResources.Memory.MemoryMB) * 0.95 / float64(o.places))
 	say("%d jobs with room for %d, on Nomad %s: first as Nomad starts them, then in the queue.", o.jobs, o.nodes*o.places, node.Attributes["nomad.version"])
-	var pairs []pair
+	done := o.load()
 	for i := range o.seeds {
 		p := pair{Seed: o.seed + uint64(i)}
+		if slices.ContainsFunc(done.Pairs, func(q pair) bool { return q.Seed == p.Seed }) {
+			continue
+		}
 		if p.Plain, err = measure(ctx, agents[0], o.sample(p.Seed), fmt.Sprintf("plain-%d-", p.Seed), memory, false); err != nil {
 			return err
 		}
@@ -176,19 +181,33 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		if err = errors.Join(err, stop()); err != nil {
 			return err
 		}
-		pairs = append(pairs, p)
-		if err := report(stdout, pairs); err != nil {
-			return err
-		}
-		data, err := json.MarshalIndent(pairs, "", " ")
+		done.Pairs = append(done.Pairs, p)
+		data, err := json.MarshalIndent(done, "", " ")
 		if err == nil {
 			err = errors.Join(os.MkdirAll(filepath.Dir(o.out), 0o755), os.WriteFile(o.out, data, 0o644))
 		}
-		if err != nil {
+		if err = errors.Join(err, report(stdout, done.Pairs)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// results are those of the seeds that have been measured, with the options that count.
+type results struct {
+	Options string `json:"options"`
+	Pairs   []pair `json:"pairs"`
+}
+
+// load reads the results to go on with, none if the file has others.
+func (o options) load() results {
+	none := results{Options: fmt.Sprintf("-nodes %d -places %d -jobs %d -median %v -load %v -wrong %v", o.nodes, o.places, o.jobs, o.median, o.work, o.wrong)}
+	data, err := os.ReadFile(o.out)
+	var r results
+	if err != nil || !o.resume || json.Unmarshal(data, &r) != nil || r.Options != none.Options {
+		return none
+	}
+	return r
 }
 
 // startShim runs a shim in this process, faster than by default, as are the jobs.
@@ -269,26 +288,51 @@ func report(w io.Writer, pairs []pair) error {
 		q := last.Queue[i]
 		fmt.Fprintf(t, "%s\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%d\n", p.ID, p.At, p.LengthS, p.Started-p.At, p.Ended-p.At, q.Started-q.At, q.Ended-q.At, q.Suspends)
 	}
-	fmt.Fprintln(t, "\nIN THE QUEUE, SEED\tMEAN TIME TO THE END\tMEAN WAIT\tLAST END\tWORST JOB\tSUSPENSIONS PER JOB")
+	fmt.Fprintln(t, "\nIN THE QUEUE, SEED\tMEAN TIME TO THE END\tMEAN WAIT\tLAST END\tWORST JOB\tSLOWED\tSUSPENSIONS PER JOB")
+	all := total{name: "all"}
 	for _, p := range pairs {
-		sum := func(all []job, of func(job) float64) (s float64) {
-			for _, j := range all {
-				s += of(j)
-			}
-			return s
-		}
-		end := func(j job) float64 { return j.Ended - j.At }
-		wait := func(j job) float64 { return j.Started - j.At }
-		latest := func(all []job) float64 {
-			return slices.MaxFunc(all, func(a, b job) int { return cmp.Compare(a.Ended, b.Ended) }).Ended
-		}
-		worst := 0.0
-		for i, j := range p.Queue {
-			worst = max(worst, end(j)/end(p.Plain[i]))
-		}
-		change := func(is, was float64) string { return fmt.Sprintf("%+.0f %%", 100*(is/was-1)) }
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t× %.2f\t%.2f\n", p.Seed, change(sum(p.Queue, end), sum(p.Plain, end)), change(sum(p.Queue, wait), sum(p.Plain, wait)),
-			change(latest(p.Queue), latest(p.Plain)), worst, sum(p.Queue, func(j job) float64 { return float64(j.Suspends) })/float64(len(p.Queue)))
+		one := total{name: fmt.Sprint(p.Seed)}
+		one.add(p)
+		all.add(p)
+		one.print(t)
+	}
+	if len(pairs) > 1 {
+		all.print(t)
 	}
 	return t.Flush()
+}
+
+// total sums up seeds, in seconds.
+type total struct {
+	name                    string
+	end, wait, last         [2]float64 // plain Nomad's, the queue's
+	worst                   float64
+	jobs, suspended, slowed int
+}
+
+func (s *total) add(p pair) {
+	for k, jobs := range [][]job{p.Plain, p.Queue} {
+		last := 0.0
+		for _, j := range jobs {
+			s.end[k] += j.Ended - j.At
+			s.wait[k] += j.Started - j.At
+			last = max(last, j.Ended)
+		}
+		s.last[k] += last
+	}
+	for i, j := range p.Queue {
+		ratio := (j.Ended - j.At) / (p.Plain[i].Ended - p.Plain[i].At)
+		s.worst = max(s.worst, ratio)
+		if ratio > 1.05 {
+			s.slowed++
+		}
+		s.jobs++
+		s.suspended += j.Suspends
+	}
+}
+
+func (s *total) print(w io.Writer) {
+	change := func(of [2]float64) string { return fmt.Sprintf("%+.0f %%", 100*(of[1]/of[0]-1)) }
+	n := float64(s.jobs)
+	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t× %.2f\t%.0f %%\t%.2f\n", s.name, change(s.end), change(s.wait), change(s.last), s.worst, 100*float64(s.slowed)/n, float64(s.suspended)/n)
 }

@@ -5,6 +5,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -12,7 +15,7 @@ import (
 )
 
 func TestSample(t *testing.T) {
-	o := options{nodes: 2, places: 2, jobs: 2000, median: 10 * time.Second, load: 0.5}
+	o := options{nodes: 2, places: 2, jobs: 2000, median: 10 * time.Second, work: 0.5}
 	all := o.sample(1)
 	must.Eq(t, all, o.sample(1))
 	work := 0.0
@@ -30,5 +33,26 @@ func TestReport(t *testing.T) {
 	var out bytes.Buffer
 	must.NoError(t, report(&out, []pair{{Seed: 7, Plain: []job{long, short}, Queue: []job{late, soon}}}))
 	must.StrContains(t, out.String(), "short   10 s       10 s    50 s           60 s        1 s            11 s        0\n")
-	must.StrContains(t, out.String(), "-31 %                 -98 %      +3 %      × 1.20     0.50\n")
+	must.StrContains(t, out.String(), "7                   -31 %                 -98 %      +3 %      × 1.20     50 %    0.50\n")
+
+	out.Reset()
+	same := []job{long, short}
+	must.NoError(t, report(&out, []pair{{Seed: 7, Plain: same, Queue: []job{late, soon}}, {Seed: 8, Plain: same, Queue: same}}))
+	must.StrContains(t, out.String(), "all                 -15 %                 -49 %      +1 %      × 1.20     25 %    0.25\n")
+}
+
+// A measurement goes on where it was interrupted, unless its options have changed.
+func TestLoad(t *testing.T) {
+	o := options{nodes: 4, places: 1, jobs: 16, median: 12 * time.Second, work: 0.9, out: filepath.Join(t.TempDir(), "q.json"), resume: true}
+	done := o.load()
+	must.SliceEmpty(t, done.Pairs)
+	done.Pairs = []pair{{Seed: 3}}
+	data, err := json.Marshal(done)
+	must.NoError(t, err)
+	must.NoError(t, os.WriteFile(o.out, data, 0o644))
+	must.Len(t, 1, o.load().Pairs)
+	again, other := o, o
+	again.resume, other.jobs = false, 8
+	must.SliceEmpty(t, again.load().Pairs)
+	must.SliceEmpty(t, other.load().Pairs)
 }
