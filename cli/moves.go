@@ -129,10 +129,14 @@ func orphans(jobs []*cluster.Job, records []move.Record, unreadable []move.Unrea
 	for _, j := range jobs {
 		recorded := slices.ContainsFunc(records, func(r move.Record) bool { return r.Namespace == j.Key.Namespace && r.Job == j.Key.ID }) ||
 			slices.ContainsFunc(unreadable, func(u move.Unreadable) bool { return u.Namespace == j.Key.Namespace && u.Job == j.Key.ID })
+		why := "bound to a node without a record; run ebbtide moves -recover to unbind it"
+		if j.Awaits() {
+			why = "bound to the node of its checkpoint, for which it may wait; ebbtide moves -recover unbinds it once it runs"
+		}
 		if j.Bound() != "" && !recorded {
 			entries = append(entries, store.Entry{
 				Namespace: j.Key.Namespace, Job: j.Key.ID, Phase: phaseBound,
-				Why: "bound to a node without a record; run ebbtide moves -recover to unbind it",
+				Why: why,
 			})
 		}
 	}
@@ -179,6 +183,15 @@ func (c movesCommand) unbind(ctx context.Context, nomad move.API, opts move.Opti
 		group := j.Bound()
 		if group == "" {
 			continue
+		}
+		if j.Awaits() {
+			stubs, err := nomad.Allocations(ctx, j.Key.Namespace, j.Key.ID)
+			if err == nil && !slices.ContainsFunc(stubs, func(s *api.AllocationListStub) bool {
+				return s.ClientStatus == api.AllocClientStatusRunning || s.ClientStatus == api.AllocClientStatusPending
+			}) {
+				fmt.Fprintf(c.io.Err, "job %s: waits for the node of its checkpoint\n", j.Key.ID)
+				continue
+			}
 		}
 		said, err := move.Unbind(ctx, nomad, j.Key.Namespace, j.Key.ID, group, opts)
 		switch {

@@ -4,6 +4,10 @@
 package cli
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -22,4 +26,44 @@ func TestOrphans(t *testing.T) {
 	must.Len(t, 1, out)
 	must.Eq(t, "lost", out[0].Job)
 	must.Eq(t, "bound", outcome(out[0]))
+	must.StrContains(t, out[0].Why, "run ebbtide moves -recover")
+
+	waits := job("waits", true, false)
+	waits.Groups["train"] = cluster.Group{Bound: true, Node: "n1", Adopts: "left"}
+	must.StrContains(t, orphans([]*cluster.Job{waits}, nil, nil)[0].Why, "for which it may wait")
+}
+
+// A job that has been suspended and drained waits for the node of its checkpoint: it is not unbound
+// before it runs.
+func TestMoves_recover(t *testing.T) {
+	var asked []string
+	allocs := "[]"
+	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Method+" "+r.URL.Path)
+		switch r.URL.Path {
+		case "/v1/jobs":
+			_, _ = w.Write([]byte(`[{"ID": "vae", "Namespace": "default", "Meta": {"ebbtide_queue": "true"}}]`))
+		case "/v1/job/vae":
+			_, _ = w.Write([]byte(`{"ID": "vae", "Namespace": "default", "Status": "pending", "TaskGroups": [{"Name": "train", "Meta": {"ebbtide_adopt": "left"},
+				"Constraints": [{"LTarget": "${node.unique.id}", "RTarget": "n1,ebbtide-move:7", "Operand": "set_contains_any"}]}]}`))
+		case "/v1/job/vae/allocations":
+			_, _ = w.Write([]byte(allocs))
+		case "/v1/vars", "/v1/nodes":
+			_, _ = w.Write([]byte("[]"))
+		default: // also a claim's variable: another process has it
+			w.WriteHeader(map[bool]int{true: http.StatusConflict, false: http.StatusNotFound}[r.Method == http.MethodPut])
+			_, _ = w.Write([]byte("{}"))
+		}
+	}))
+	defer nomad.Close()
+	t.Setenv("NOMAD_ADDR", nomad.URL)
+	_, _, stderr := ebbtide("", "moves", "-recover")
+	must.StrContains(t, stderr, "job vae: waits for the node of its checkpoint")
+	claims := func() bool {
+		return slices.ContainsFunc(asked, func(a string) bool { return strings.HasPrefix(a, "PUT /v1/var/") })
+	}
+	must.False(t, claims())
+	allocs = `[{"ID": "a", "ClientStatus": "running"}]`
+	ebbtide("", "moves", "-recover")
+	must.True(t, claims(), must.Sprint("it is unbound"))
 }

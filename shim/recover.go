@@ -55,8 +55,7 @@ func (l *leadership) recover(state cluster.Snapshot) {
 	})
 }
 
-// orphans returns the bound groups of jobs, but of those that wait for the node of their checkpoint,
-// released to Nomad without a place.
+// orphans returns the bound groups of jobs, but of those that wait for the node of their checkpoint.
 func orphans(state cluster.Snapshot) map[cluster.JobKey]string {
 	bound := make(map[cluster.JobKey]string)
 	for j := range state.Jobs() {
@@ -64,11 +63,11 @@ func orphans(state cluster.Snapshot) map[cluster.JobKey]string {
 		if group == "" {
 			continue
 		}
-		g, placed := j.Groups[group], false
+		waits := j.Awaits()
 		for range state.Of(j.Key) {
-			placed = true
+			waits = false
 		}
-		if placed || g.Adopts == "" || g.Node == "" {
+		if !waits {
 			bound[j.Key] = group
 		}
 	}

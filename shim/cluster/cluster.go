@@ -122,6 +122,13 @@ func (j *Job) Bound() string {
 	return ""
 }
 
+// Awaits reports whether the job, while it has no allocation, waits bound for the node of its checkpoint:
+// it has been suspended, and then released to Nomad without a place.
+func (j *Job) Awaits() bool {
+	g := j.Groups[j.Bound()]
+	return g.Adopts != "" && g.Node != ""
+}
+
 type Group struct {
 	Count int
 	// Movable means that all tasks run under Ebbtide and save their state.
