@@ -23,6 +23,7 @@ type size struct {
 	lists   []measure.Report // by separate processes; the last one is complete
 	idle    *watched
 	follows *watched // with events at a low rate
+	queues  *watched // with jobs in the queue
 	rate    float64  // events per second
 	load    string   // of the machine, before
 }
@@ -108,6 +109,22 @@ func one(ctx context.Context, o options, percent float64, watching bool, logf fu
 	}
 	s.follows = &follows
 	logf("With %g events/s: %.2f %% of a core.", o.rate, 100*follows.Cores)
+	if err := s.refused(ctx, g); err != nil || o.waiting == 0 {
+		return s, err
+	}
+	g.close()
+	with := s.cluster
+	with.Waiting = max(1, int(float64(o.waiting)*percent/100))
+	if g, err = generate(ctx, with, stderr); err != nil {
+		return s, err
+	}
+	defer g.close()
+	queues, err := watch(ctx, g, o.settle, o.idle, nil, stderr)
+	if err != nil {
+		return s, err
+	}
+	s.queues = &queues
+	logf("With %d jobs waiting: %.2f %% of a core.", with.Waiting, 100*queues.Cores)
 	return s, s.refused(ctx, g)
 }
 

@@ -51,6 +51,7 @@ type options struct {
 	idle                  time.Duration
 	rate                  float64
 	settle                time.Duration
+	waiting               int
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -115,6 +116,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.IntVar(&o.rebalances, "rebalances", 20, "`number` of rebalancing decisions")
 	fs.DurationVar(&o.idle, "idle", time.Minute, "`duration` of measuring an idle shim at the largest size; 0 to skip it")
 	fs.Float64Var(&o.rate, "rate", 100, "`events` per second for an idle shim")
+	fs.IntVar(&o.waiting, "waiting", 5000, "`number` of jobs that wait in the queue at 100 %, for a last measurement; 0 to skip it")
 	fs.DurationVar(&o.settle, "settle", 20*time.Second, "`time` between a shim's connection and its measurement")
 	if err := read(fs, args, stderr); err != nil {
 		return o, err
@@ -135,8 +137,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 			return o, &usageError{fmt.Errorf("%s: must be ≥ 1, got %d", name, n)}
 		}
 	}
-	if o.idle < 0 || o.settle < 0 || !(o.rate > 0) {
-		return o, &usageError{errors.New("-idle and -settle must be ≥ 0, -rate > 0")}
+	if o.idle < 0 || o.settle < 0 || o.waiting < 0 || !(o.rate > 0) {
+		return o, &usageError{errors.New("-idle, -settle and -waiting must be ≥ 0, -rate > 0")}
 	}
 	return o, nil
 }
@@ -152,6 +154,7 @@ func serve(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs.IntVar(&o.Nodes, "nodes", 100, "`number` of nodes")
 	fs.IntVar(&o.PerNode, "per-node", 10, "`number` of allocations on each")
 	fs.Float64Var(&o.Trainings, "trainings", 0.3, "`fraction` of allocations that are training jobs'")
+	fs.IntVar(&o.Waiting, "waiting", 0, "`number` of jobs that wait in the queue")
 	fs.Uint64Var(&o.Seed, "seed", 1, "`seed` of the cluster")
 	address := fs.String("address", "127.0.0.1:0", "where it listens")
 	if err := read(fs, args, stderr); err != nil {

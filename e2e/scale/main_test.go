@@ -32,13 +32,13 @@ func TestRun(t *testing.T) {
 	var out, errs bytes.Buffer
 	code := run(t.Context(), []string{
 		"-sizes", "0.05,0.1", "-lists", "2", "-events", "100", "-batch", "3", "-pours", "2", "-decisions", "10", "-rebalances", "2",
-		"-idle", "200ms", "-settle", "0s", "-rate", "50",
+		"-idle", "200ms", "-settle", "0s", "-rate", "50", "-waiting", "2000",
 	}, &out, &errs)
 	must.Eq(t, 0, code, must.Sprint(errs.String()))
 	text := out.String()
 	for _, want := range []string{
 		`0\.05 % +0\.1 % +target`, `nodes +5 +10`, `allocations +50 +100`, `list and model +\d`, `events applied +\d+/s`, `asking all nodes, once +\d.*, 5 answer +\d.*, 10 answer`,
-		`p99 < 10 ms`, `nodes among which it chooses, median +5 +10`, `its writes, but for the lock's +– +0 +< 3`, `CPU with 50 events/s +– +\d`, `Targets are for 100 %`,
+		`p99 < 10 ms`, `nodes among which it chooses, median +5 +10`, `its writes, but for the lock's +– +0 +< 3`, `CPU with 50 events/s +– +\d`, `CPU with 2000 jobs waiting in the queue +– +\d`, `Targets are for 100 %`,
 	} {
 		must.RegexMatch(t, regexp.MustCompile(want), text)
 	}
@@ -47,7 +47,7 @@ func TestRun(t *testing.T) {
 func TestRun_usage(t *testing.T) {
 	for _, args := range [][]string{
 		{"extra"}, {"-node", "1"}, {"-nodes", "0"}, {"-per-node", "0"}, {"-trainings", "2"}, {"-sizes", "0"}, {"-sizes", "x"}, {"-sizes", "101"},
-		{"-lists", "0"}, {"-rate", "0"}, {"-idle", "-1s"}, {asGenerator, "-nodes", "0"}, {asGenerator, "extra"}, {asMeasured, "-options", "{"},
+		{"-lists", "0"}, {"-waiting", "-1"}, {"-rate", "0"}, {"-idle", "-1s"}, {asGenerator, "-nodes", "0"}, {asGenerator, "extra"}, {asMeasured, "-options", "{"},
 	} {
 		var out, errs bytes.Buffer
 		must.Eq(t, 2, run(t.Context(), args, &out, &errs), must.Sprint(args))

@@ -49,7 +49,7 @@ type generator struct {
 func generate(ctx context.Context, o nomad.Options, stderr io.Writer) (*generator, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	cmd, err := itself(ctx, asGenerator, "-nodes", strconv.Itoa(o.Nodes), "-per-node", strconv.Itoa(o.PerNode),
-		"-trainings", fmt.Sprint(o.Trainings), "-seed", fmt.Sprint(o.Seed))
+		"-trainings", fmt.Sprint(o.Trainings), "-waiting", fmt.Sprint(o.Waiting), "-seed", fmt.Sprint(o.Seed))
 	if err != nil {
 		cancel()
 		return nil, err

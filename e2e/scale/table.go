@@ -101,6 +101,7 @@ func rows(o options) []row {
 	}
 	idle := func(s size) *watched { return s.idle }
 	follows := func(s size) *watched { return s.follows }
+	queues := func(s size) *watched { return s.queues }
 	steps := func(w watched) (float64, string) { return w.StepS, fmt.Sprintf("%.1f ms", 1000*w.StepS) }
 	cores := func(w watched) (float64, string) { return w.Cores, fmt.Sprintf("%.2f %%", 100*w.Cores) }
 	return []row{
@@ -137,6 +138,9 @@ func rows(o options) []row {
 			return float64(w.Requests.Writes()), fmt.Sprint(w.Requests.Writes())
 		})},
 		{fmt.Sprintf("CPU with %g events/s", o.rate), nil, watches(follows, cores)},
+		{fmt.Sprintf("CPU with %d jobs waiting in the queue", o.waiting), nil, watches(queues, cores)},
+		{"longest step of its loop then", &target{0.05, true, "< 50 ms"}, watches(queues, steps)},
+		{"its memory then, the most", nil, watches(queues, func(w watched) (float64, string) { return 0, fmt.Sprintf("%.0f MiB", w.PeakMiB) })},
 	}
 }
 

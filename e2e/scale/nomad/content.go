@@ -6,6 +6,8 @@ package nomad
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"maps"
 	"math/rand/v2"
 	"strconv"
 	"time"
@@ -20,7 +22,10 @@ type Options struct {
 	Nodes     int
 	PerNode   int     // allocations per node
 	Trainings float64 // fraction of allocations that are training jobs'
-	Seed      uint64
+	// Waiting is the number of jobs that wait in the queue for half of a node's memory each; the training
+	// jobs are in the queue as well then.
+	Waiting int
+	Seed    uint64
 	// Heartbeat is the stream's interval; 0 means Nomad's.
 	Heartbeat time.Duration
 }
@@ -35,6 +40,9 @@ func (o Options) Validate() error {
 	}
 	if !(o.Trainings >= 0 && o.Trainings <= 1) {
 		errs = append(errs, fmt.Errorf("fraction of training jobs: must be from 0 to 1, got %v", o.Trainings))
+	}
+	if o.Waiting < 0 {
+		errs = append(errs, fmt.Errorf("waiting jobs: must be ≥ 0, got %d", o.Waiting))
 	}
 	return errors.Join(errs...)
 }
@@ -115,6 +123,15 @@ func (o Options) alloc(i int) alloc {
 }
 
 func trainingName(i int) string { return fmt.Sprintf("train-%06d", i) }
+func waitingName(i int) string  { return fmt.Sprintf("wait-%06d", i) }
+
+// queued adds a job of 1 to 100 hours to the queue.
+func queued(id string, meta map[string]string) map[string]string {
+	hash := fnv.New32()
+	_, _ = hash.Write([]byte(id))
+	maps.Copy(meta, map[string]string{"ebbtide_queue": "true", "ebbtide_duration": fmt.Sprintf("%dh", 1+hash.Sum32()%100)})
+	return meta
+}
 
 func (a alloc) namespace() string {
 	if a.training {
@@ -314,6 +331,16 @@ func (o Options) allocation(i int, index uint64, extra int) api.Allocation {
 		TaskStates: a.taskStates(extra), NetworkStatus: &api.AllocNetworkStatus{},
 		CreateIndex: firstIndex, ModifyIndex: index, AllocModifyIndex: firstIndex, CreateTime: begun.UnixNano(), ModifyTime: begun.UnixNano(),
 	}
+}
+
+// waiting is a job that is held and waits for a place.
+func waiting(id string, index uint64) *api.Job {
+	j := job(trainingNS, id, index)
+	j.Meta = queued(id, map[string]string{})
+	j.Status = new("pending")
+	j.Constraints = []*api.Constraint{{LTarget: "${meta.ebbtide_hold}", RTarget: "released", Operand: "="}}
+	j.TaskGroups[0].Tasks[0].Resources.MemoryMB = new(256 << 10)
+	return j
 }
 
 func job(namespace, id string, index uint64) *api.Job {

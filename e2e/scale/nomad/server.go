@@ -250,11 +250,14 @@ func (s *Server) jobs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	services := s.services()
-	s.list(w, r, services+len(s.trainings), func(i int) any {
+	s.list(w, r, services+len(s.trainings)+s.options.Waiting, func(i int) any {
 		if i < services {
 			return jobStub(serviceNS, fmt.Sprintf("service-%05d", i), firstIndex)
 		}
-		return jobStub(trainingNS, trainingName(s.trainings[i-services]), firstIndex)
+		if i -= services; i < len(s.trainings) {
+			return jobStub(trainingNS, trainingName(s.trainings[i]), firstIndex)
+		}
+		return jobStub(trainingNS, waitingName(i-len(s.trainings)), firstIndex)
 	})
 }
 
@@ -271,8 +274,18 @@ func (s *Server) training(id string) (int, bool) {
 func (s *Server) job(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	if _, ok := s.training(id); ok {
-		s.answer(w, job(trainingNS, id, firstIndex))
+		j := job(trainingNS, id, firstIndex)
+		if s.options.Waiting > 0 {
+			j.Meta = queued(id, j.Meta)
+		}
+		s.answer(w, j)
 		return
+	}
+	if text, ok := strings.CutPrefix(id, "wait-"); ok {
+		if i, err := strconv.Atoi(text); err == nil && i >= 0 && i < s.options.Waiting {
+			s.answer(w, waiting(id, firstIndex))
+			return
+		}
 	}
 	if text, ok := strings.CutPrefix(id, "service-"); ok {
 		if i, err := strconv.Atoi(text); err == nil && i >= 0 && i < s.services() {
