@@ -29,6 +29,7 @@ type options struct {
 	seed         uint64
 	minutes      float64
 	jobs, movers int
+	queued       int // jobs of the queue
 	keep         string
 	logf         func(format string, args ...any)
 }
@@ -49,16 +50,18 @@ type chaos struct {
 	movers map[*harness.Process]bool
 	moves  map[string]int // by outcome
 	broken map[string]int // by kind
+	orders map[string]int // of the queue
 	ids    int
 }
 
 // hcl is a job that does a step every 0.2 s, saves on request, and records every action. Some jobs
-// complete.
+// complete. Its arguments are the ID, more meta, more of the group, and the number of steps.
 const hcl = `
 job %q {
   type = "batch"
   meta {
     ebbtide_migrate = "true"
+    %s
   }
   group "train" {
     ephemeral_disk {
@@ -125,7 +128,7 @@ job %q {
 
 // runChaos starts a cluster, causes failures for the given time, repairs it and checks the jobs.
 func runChaos(ctx context.Context, o options) (r *report, err error) {
-	c := &chaos{options: o, movers: make(map[*harness.Process]bool), moves: make(map[string]int), broken: make(map[string]int)}
+	c := &chaos{options: o, movers: make(map[*harness.Process]bool), moves: make(map[string]int), broken: make(map[string]int), orders: make(map[string]int)}
 	if c.h, err = harness.New(harness.Options{Logf: o.logf}); err != nil {
 		return nil, err
 	}
@@ -150,7 +153,19 @@ func runChaos(ctx context.Context, o options) (r *report, err error) {
 	return c.report(left)
 }
 
-func job(i int) string { return fmt.Sprintf("job-%02d", i) }
+func job(i int) string    { return fmt.Sprintf("job-%02d", i) }
+func queued(i int) string { return fmt.Sprintf("queue-%02d", i) }
+
+// all are the IDs of the jobs, those of the queue last.
+func (c *chaos) all() (ids []string) {
+	for i := range c.jobs {
+		ids = append(ids, job(i))
+	}
+	for i := range c.options.queued {
+		ids = append(ids, queued(i))
+	}
+	return ids
+}
 
 // build starts the cluster and its jobs.
 func (c *chaos) build(ctx context.Context) (err error) {
@@ -203,17 +218,23 @@ func (c *chaos) build(ctx context.Context) (err error) {
 		if i%6 == 5 {
 			more = "disconnect {\n lost_after = \"1h\"\n replace = false\n}" // never moved
 		}
-		if _, err := c.server.Run(ctx, fmt.Sprintf(hcl, job(i), more, steps)); err != nil {
+		if _, err := c.server.Run(ctx, fmt.Sprintf(hcl, job(i), "", more, steps)); err != nil {
 			return err
 		}
 	}
-	for i := range c.jobs {
-		if _, err := c.server.WaitRunning(ctx, job(i)); err != nil {
+	const hold = "constraint {\n attribute = \"${meta.ebbtide_hold}\"\n value = \"released\"\n}"
+	for i := range c.options.queued {
+		if _, err := c.server.Run(ctx, fmt.Sprintf(hcl, queued(i), `ebbtide_queue = "true"`, hold, -1)); err != nil {
 			return err
 		}
 	}
 	for range 2 {
 		if err := c.startShim(ctx); err != nil {
+			return err
+		}
+	}
+	for _, id := range c.all() {
+		if _, err := c.server.WaitRunning(ctx, id); err != nil {
 			return err
 		}
 	}
@@ -250,6 +271,15 @@ func (c *chaos) breakThings(ctx context.Context) {
 				if err := c.move(ctx, random); err != nil && ctx.Err() == nil {
 					c.count(c.moves, "could not be begun")
 				}
+			}
+		})
+	}
+	if c.options.queued > 0 {
+		random := rand.New(rand.NewPCG(c.seed, 1000))
+		wait.Go(func() {
+			for sleep(ctx, time.Duration(500+random.IntN(4000))*time.Millisecond) {
+				order := []string{"stop", "release"}[random.IntN(2)]
+				_ = c.order(ctx, order, queued(random.IntN(c.options.queued))) // counted
 			}
 		})
 	}
@@ -316,6 +346,23 @@ func (c *chaos) move(ctx context.Context, random *rand.Rand) error {
 	if err == nil {
 		_, how, _ := strings.Cut(p.Err().Error(), " ended: ")
 		c.moves[how]++
+	}
+	return nil
+}
+
+// order suspends a job of the queue, or lets it go on, as an operator would.
+func (c *chaos) order(ctx context.Context, order, id string) error {
+	p, err := c.start(ctx, "queue", "queue", order, "-address", c.server.Addr, id)
+	if err != nil {
+		return err
+	}
+	if err := p.Wait(ctx); err != nil {
+		return err
+	}
+	_, how, _ := strings.Cut(p.Err().Error(), " ended: ")
+	c.count(c.orders, order+": "+how)
+	if how != "exit status 0" {
+		return p.Err()
 	}
 	return nil
 }
@@ -487,6 +534,11 @@ func (c *chaos) repair(ctx context.Context) (left []string, err error) {
 	c.mu.Unlock()
 	within, cancel := context.WithTimeout(ctx, 8*time.Minute)
 	defer cancel()
+	for i := range c.options.queued {
+		if err := harness.Poll(within, queued(i)+" may go on", func(ctx context.Context) error { return c.order(ctx, "release", queued(i)) }); err != nil {
+			return nil, err
+		}
+	}
 	steps := make(map[string]int64) // of each job, at the previous check
 	err = harness.Poll(within, "all is at rest", func(ctx context.Context) error {
 		var now []string
@@ -501,13 +553,13 @@ func (c *chaos) repair(ctx context.Context) (left []string, err error) {
 			now = append(now, fmt.Sprintf("%s has a move that is not over: %s, at %s", r.Job, r.Owner, r.Phase))
 		}
 		time.Sleep(2 * time.Second) // ten steps
-		for i := range c.jobs {
-			why, err := c.notAtRest(ctx, job(i), steps)
+		for _, id := range c.all() {
+			why, err := c.notAtRest(ctx, id, steps)
 			if err != nil {
 				return err
 			}
 			if why != "" {
-				now = append(now, job(i)+" "+why)
+				now = append(now, id+" "+why)
 			}
 		}
 		if left = now; len(left) > 0 {

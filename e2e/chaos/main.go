@@ -4,7 +4,7 @@
 // Command chaos injects random failures into a real Nomad while jobs are moved, and checks the
 // jobs: a server, three clients and two shims are killed, stopped and suspended, plugins and
 // `ebbtide move` killed, nodes drained, allocations stopped and jobs scaled, one failure at a time,
-// during several moves. A fourth client's disk counts as full, and some jobs have a disconnect block:
+// during several moves, while jobs of the queue are suspended and go on. A fourth client's disk counts as full, and some jobs have a disconnect block:
 // neither may take part in a move. Jobs keep records that Nomad does not manage (witness.go). It needs root, cgroups
 // and busybox, and leaves nothing behind.
 //
@@ -37,14 +37,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.Uint64Var(&o.seed, "seed", 1, "`seed` of what is broken, and when")
 	fs.Float64Var(&o.minutes, "minutes", 5, "`minutes` of breaking things")
 	fs.IntVar(&o.jobs, "jobs", 12, "`number` of jobs")
+	fs.IntVar(&o.queued, "queued", 4, "`number` of jobs of the queue, which are suspended and go on")
 	fs.IntVar(&o.movers, "movers", 3, "`number` of concurrent moves by ebbtide move")
 	fs.StringVar(&o.keep, "keep", "", "`directory` for copies of logs and witnesses")
 	err := fs.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
-	case err == nil && (fs.NArg() > 0 || !(o.minutes > 0) || o.jobs < 1 || o.movers < 0):
-		fmt.Fprintf(stderr, "chaos: -minutes must be > 0, -jobs ≥ 1 and -movers ≥ 0, got %v, %d and %d; and no other argument, got %q\n", o.minutes, o.jobs, o.movers, fs.Args())
+	case err == nil && (fs.NArg() > 0 || !(o.minutes > 0) || o.jobs < 1 || min(o.movers, o.queued) < 0):
+		fmt.Fprintf(stderr, "chaos: -minutes must be > 0, -jobs ≥ 1, -movers and -queued ≥ 0, got %v, %d, %d and %d; and no other argument, got %q\n", o.minutes, o.jobs, o.movers, o.queued, fs.Args())
 		fallthrough
 	case err != nil:
 		return 2

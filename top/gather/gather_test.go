@@ -361,7 +361,7 @@ func TestRefresh_thousand(t *testing.T) {
 	oldest := slices.MinFunc(v.Tasks, func(a, b top.Task) int { return a.Read.Compare(b.Read) })
 	must.LessEq(t, 14*time.Second, g.now().Sub(oldest.Read))
 	// 21 s: an initial listing, then one every 5 s.
-	must.Eq(t, map[string]int{"nodes": 5, "allocations": 5, "variables": 5}, lists(c))
+	must.Eq(t, map[string]int{"nodes": 5, "allocations": 5, "variables": 10}, lists(c))
 }
 
 func lists(c *fake.Cluster) map[string]int {
