@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -82,7 +83,6 @@ var jobspecRuns = map[string]struct {
 		must.StrContains(t, st.Why, "dedicated cores")
 	}},
 	"csv.hcl": {true, func(t *testing.T, s jobspecRun) { s.reports(t, "mlp", "loss") }},
-	// After shim.hcl.
 	"fallback.hcl": {false, func(t *testing.T, s jobspecRun) {
 		_, err := s.agent.WaitLog(deadline(t, startDeadline), s.allocs["fallback"], "fallback", "stdout", "a shim has led ")
 		must.NoError(t, err)
@@ -264,7 +264,7 @@ func TestJobspecs(t *testing.T) {
 						n.standIn(t, "pytorch/pytorch:2.7.1-cuda12.8-cudnn9-runtime", "python", "--steps", "60", "--bytes", strconv.Itoa(mib), "--pause-ms", "500")
 						c = n.cluster
 					}
-					if name == "hold.hcl" || name == "queue.hcl" {
+					if slices.Contains([]string{"fallback.hcl", "hold.hcl", "queue.hcl"}, name) {
 						daemon := config.Default()
 						daemon.Web.Address, daemon.Nomad.Address, daemon.Placement.Enabled = "", c.agent.Addr, true
 						runShims(t, daemon, "shim")

@@ -128,10 +128,10 @@ func (l *leadership) reconcile() {
 	if !l.operatorsKnown {
 		return
 	}
-	if l.held != nil { // a pass has ended
-		l.report(c, state)
-	}
 	if l.passing { // l.urgent stays set for a later one
+		if l.held != nil { // one has ended before
+			l.report(c, state)
+		}
 		return
 	}
 	l.passing, l.urgent = true, false
@@ -143,6 +143,7 @@ func (l *leadership) reconcile() {
 		return func() {
 			l.passing = false
 			l.passed(out)
+			l.report(c, state)
 			if out.surveyed {
 				l.metrics.Decision.Observe(time.Since(begun).Seconds())
 			}
