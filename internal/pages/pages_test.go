@@ -32,15 +32,15 @@ var budgets = map[string]int{
 	"docs/reference.md":     5760,
 	"docs/gpu.md":           2420,
 	"docs/gpu-internals.md": 1195,
-	"docs/queue.md":         1515,
+	"docs/queue.md":         1525,
 	"docs/sim.md":           835,
-	"docs/evaluation.md":    3375,
+	"docs/evaluation.md":    3450,
 	"docs/dependencies.md":  1095,
 	"docs/metrics.md":       1530,
 }
 
 // inAll is the most words of all of docs.
-const inAll = 27500
+const inAll = 27580
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {
