@@ -66,8 +66,8 @@ func (c queueCommand) Run(args []string) int {
 func (c queueCommand) print(jobs []store.Queued) error {
 	w := tabwriter.NewWriter(c.io.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NO\tJOB\tOWNER\tPRIORITY\tNODE\tSTART\tEND\tFAIR END\tWHY")
-	for i, j := range jobs {
-		no, start, fair := strconv.Itoa(i+1), when(j.Start), when(j.FairEnd)
+	for _, j := range jobs {
+		no, start, fair := strconv.Itoa(j.Number), when(j.Start), when(j.FairEnd)
 		if j.Node != "" {
 			no, start = "-", "-"
 		}

@@ -74,7 +74,8 @@ func (c queueDrainCommand) Run(args []string) int {
 			fmt.Fprintf(c.io.Out, "The leading shim, %s, releases its jobs within 10 seconds.\n", l.Holder)
 			return nil
 		}
-		return c.release(ctx, vars, func(cluster.JobKey) bool { return true })
+		r, _ := vars.LoadReport(ctx) // only the order needs it
+		return c.release(ctx, vars, r, func(cluster.JobKey) bool { return true })
 	})
 }
 
@@ -96,14 +97,14 @@ func (c queueDrainCommand) fallBack(ctx context.Context, vars store.Store, after
 		return err
 	}
 	fmt.Fprintf(c.io.Out, "no shim has led since %s\n", r.At.UTC().Format(time.RFC3339))
-	return c.release(ctx, vars, func(key cluster.JobKey) bool {
+	return c.release(ctx, vars, r, func(key cluster.JobKey) bool {
 		o := orders.Of(key)
 		return o.Do != store.DoHold && o.Do != store.DoStop
 	})
 }
 
-// release releases the selected jobs of the queue that wait, in the order of the last report.
-func (c queueDrainCommand) release(ctx context.Context, vars store.Store, selects func(cluster.JobKey) bool) error {
+// release releases the selected jobs of the queue that wait, in the order of the last report, if any.
+func (c queueDrainCommand) release(ctx context.Context, vars store.Store, r *store.Report, selects func(cluster.JobKey) bool) error {
 	jobs, _, err := cluster.ListJobs(ctx, vars.Client)
 	if err != nil {
 		return err
@@ -112,7 +113,7 @@ func (c queueDrainCommand) release(ctx context.Context, vars store.Store, select
 		return !j.Queued || !j.Held || j.Stopped || j.Template || j.Child || !selects(j.Key)
 	})
 	rank := make(map[cluster.JobKey]int)
-	if r, err := vars.LoadReport(ctx); err == nil && r != nil {
+	if r != nil {
 		for i, q := range r.Queue {
 			rank[cluster.JobKey{Namespace: q.Namespace, ID: q.Job}] = i - len(r.Queue)
 		}
@@ -123,22 +124,21 @@ func (c queueDrainCommand) release(ctx context.Context, vars store.Store, select
 	nomad, claims := move.API{Client: vars.Client}, store.Claims{Store: vars}
 	var errs []error
 	for _, j := range jobs {
-		name := j.Key.Namespace + "/" + j.Key.ID
 		switch r, err := claims.Read(ctx, j.Key.Namespace, j.Key.ID); {
 		case err != nil:
 			errs = append(errs, err)
 			continue
 		case r.Index != 0:
-			errs = append(errs, fmt.Errorf("%s is being suspended or released by %s; see ebbtide moves -recover", name, r.Owner))
+			errs = append(errs, fmt.Errorf("%s is being suspended or released by %s; see ebbtide moves -recover", j.Key, r.Owner))
 			continue
 		}
 		_, err := move.Release(ctx, nomad, move.Place{Namespace: j.Key.Namespace, Job: j.Key.ID}, move.DefaultOptions())
 		switch {
 		case errors.Is(err, move.ErrNotHeld):
 		case err != nil:
-			errs = append(errs, fmt.Errorf("releasing %s: %w", name, err))
+			errs = append(errs, fmt.Errorf("releasing %s: %w", j.Key, err))
 		default:
-			fmt.Fprintf(c.io.Out, "%s is released\n", name)
+			fmt.Fprintf(c.io.Out, "%s is released\n", j.Key)
 		}
 	}
 	return errors.Join(errs...)

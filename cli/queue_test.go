@@ -35,8 +35,8 @@ func TestQueue(t *testing.T) {
 
 	at := time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
 	must.NoError(t, vars.SaveReport(t.Context(), store.Report{QueueOff: "the queue is drained since then", Queue: []store.Queued{
-		{Namespace: "ml", Job: "mlp", Owner: "ml", Priority: -3, Start: at, End: at.Add(time.Hour), FairEnd: at.Add(2 * time.Hour), Why: "no place is free"},
-		{Namespace: "ml", Job: "gru", Owner: "ml", Order: store.DoHold, Why: "on hold since then"},
+		{Namespace: "ml", Job: "mlp", Number: 1, Owner: "ml", Priority: -3, Start: at, End: at.Add(time.Hour), FairEnd: at.Add(2 * time.Hour), Why: "no place is free"},
+		{Namespace: "ml", Job: "gru", Number: 2, Owner: "ml", Order: store.DoHold, Why: "on hold since then"},
 		{Namespace: "ml", Job: "vae", Owner: "vision", Order: store.DoTop, Priority: 7, Node: "n1", End: at, Late: true, Why: "runs"},
 	}}))
 	status, stdout, stderr := ebbtide("", "queue")

@@ -98,7 +98,7 @@ func (x *executor) carryOut(c config.Config, p plan) {
 	}
 }
 
-// entry is the record of a proposal, in readable form.
+// record is the entry of a proposal, in readable form.
 func (it proposal) record(s *snapshot) store.Entry {
 	e := it.entry
 	e.Time, e.DryRun, e.Why, e.Scores = time.Now(), s.config.DryRun, s.readable(e.Why), s.readable(e.Scores)

@@ -6,7 +6,6 @@ package shim
 import (
 	"context"
 	"maps"
-	"strings"
 	"time"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
@@ -74,8 +73,7 @@ func (l *leadership) dropOrders() {
 	}
 	gone := maps.Clone(l.orders.Jobs)
 	maps.DeleteFunc(gone, func(name string, o store.Order) bool {
-		namespace, id, _ := strings.Cut(name, "/")
-		j := state.Job(cluster.JobKey{Namespace: namespace, ID: id})
+		j := state.Job(cluster.ParseKey(name))
 		return time.Since(o.Since) < settled || j != nil && j.Queued && !j.Stopped && (j.Held || !j.Dead)
 	})
 	if len(gone) == 0 {

@@ -43,7 +43,7 @@ func (p *planner) pass(ctx context.Context, s *snapshot, carryOut func(plan)) (o
 	held := s.heldJobs(&first)
 	out.held = []string{}
 	for _, j := range held {
-		out.held = append(out.held, j.Key.Namespace+"/"+j.Key.ID)
+		out.held = append(out.held, j.Key.String())
 	}
 	if s.explained != nil {
 		first.forgotten = s.outdated()

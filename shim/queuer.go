@@ -171,7 +171,7 @@ func (q *queuer) update(s *snapshot, p *plan, waiting []*cluster.Job, now time.T
 func (q *queuer) known(s *snapshot, j *cluster.Job) *queuedJob {
 	k := q.jobs[j.Key]
 	if k == nil {
-		k = &queuedJob{Job: queue.Job{ID: j.Key.Namespace + "/" + j.Key.ID, Owner: j.Owner, SubmittedS: seconds(j.Submitted)}}
+		k = &queuedJob{Job: queue.Job{ID: j.Key.String(), Owner: j.Owner, SubmittedS: seconds(j.Submitted)}}
 		// The shim's own registrations change the time, of jobs that do not wait.
 		if t := s.twins[j.Key]; !j.Held || t.SubmittedS == k.SubmittedS {
 			k.FairS = t.FairS
@@ -211,7 +211,7 @@ func (q *queuer) wait(s *snapshot, p *plan, j *cluster.Job, now time.Time) {
 		}
 	}
 	k.Job = queue.Job{
-		ID: j.Key.Namespace + "/" + j.Key.ID, Owner: j.Owner, Needs: needs(group.Requested, group.Devices), SubmittedS: seconds(j.Submitted),
+		ID: j.Key.String(), Owner: j.Owner, Needs: needs(group.Requested, group.Devices), SubmittedS: seconds(j.Submitted),
 		FairS: was.FairS, ServedS: was.ServedS, RemainingS: was.RemainingS,
 	}
 	k.alloc, k.released = "", time.Time{}
@@ -400,7 +400,7 @@ func (q *queuer) conclude(s *snapshot, p *plan, in queue.Input, keys []cluster.J
 			d.Rule, d.Why = queue.RuleYield, "stopped "+o.String()
 		}
 		e := store.Queued{
-			Namespace: j.Key.Namespace, Job: j.Key.ID, Owner: k.Owner, Late: d.Late, Why: s.waitsFor(j, d),
+			Namespace: j.Key.Namespace, Job: j.Key.ID, Owner: k.Owner, Late: d.Late,
 			Start: minute(d.StartS), End: minute(d.EndS), FairEnd: minute(d.FairEndS),
 		}
 		if k.Node != "" {
@@ -408,10 +408,10 @@ func (q *queuer) conclude(s *snapshot, p *plan, in queue.Input, keys []cluster.J
 			running = append(running, s.asked(e, j))
 		} else {
 			alloc, _ := j.Suspended()
-			e.Suspended = alloc != ""
+			e.Suspended, e.Number, e.Why = alloc != "", len(waiting)+1, s.waitsFor(j, d)
 			waiting = append(waiting, s.asked(e, j))
 		}
-		s.order(p, k, j, d, len(waiting))
+		s.order(p, k, j, d, e)
 	}
 	q.order = append(waiting, running...)
 }
@@ -424,15 +424,15 @@ func minute(s *float64) time.Time {
 	return time.Unix(int64(*s), 0).Round(time.Minute).UTC()
 }
 
-// order turns a decision into a proposal or a reason. number is a waiting job's, from 1.
-func (s *snapshot) order(p *plan, k *queuedJob, j *cluster.Job, d queue.Decision, number int) {
+// order turns a decision, which e reports, into a proposal or a reason.
+func (s *snapshot) order(p *plan, k *queuedJob, j *cluster.Job, d queue.Decision, e store.Queued) {
 	if s.busy[j.Key] {
 		return
 	}
 	if !j.Held {
 		if a := s.Alloc(k.alloc); d.Rule == queue.RuleYield && a != nil {
 			s.busy[j.Key] = true
-			if on := minute(d.StartS); !on.IsZero() && !s.config.DryRun { // a dry run records it once
+			if on := e.Start; !on.IsZero() && !s.config.DryRun { // a dry run records it once
 				d.Why += on.Format("; expected to go on at 15:04 UTC")
 			}
 			p.proposals = append(p.proposals, proposal{
@@ -442,12 +442,15 @@ func (s *snapshot) order(p *plan, k *queuedJob, j *cluster.Job, d queue.Decision
 		}
 		return
 	}
+	if k.Node != "" {
+		return // it has been released, but this state is older
+	}
 	if d.Rule != queue.RuleStart {
-		p.note(note{key: j.Key, level: hclog.Debug, reason: reason{text: fmt.Sprintf("waits in the queue, number %d: %s", number, s.waitsFor(j, d)), index: j.Index}})
+		p.note(note{key: j.Key, level: hclog.Debug, reason: reason{text: fmt.Sprintf("waits in the queue, number %d: %s", e.Number, e.Why), index: j.Index}})
 		return
 	}
 	name, _, _ := single(j)
-	why := fmt.Sprintf("number %d of the queue", number) // nothing that changes by the minute: a dry run records it once
+	why := fmt.Sprintf("number %d of the queue", e.Number) // nothing that changes by the minute: a dry run records it once
 	if d.Late {
 		why += ", and late"
 	}

@@ -256,47 +256,35 @@ func (v *View) moving(q Query, l Layout) Table {
 }
 
 func (v *View) queue(q Query, l Layout) Table {
-	type row struct {
-		store.Queued
-		number int // 0 if it runs
-	}
 	words := strings.Fields(strings.ToLower(q.Filter))
-	var rows []row
-	for i, j := range v.Queue {
+	rows := slices.DeleteFunc(slices.Clone(v.Queue), func(j store.Queued) bool {
 		t := Task{Namespace: j.Namespace, Job: j.Job, Node: j.Node}
-		if q.Namespace != "" && q.Namespace != "*" && q.Namespace != j.Namespace || !matches(t, words) {
-			continue
-		}
-		r := row{j, i + 1}
-		if j.Node != "" {
-			r.number = 0
-		}
-		rows = append(rows, r)
-	}
-	columns := []column[row]{
-		{title: "NO", right: true, rank: 95, least: 3, most: 4, cell: func(r row) string {
-			if r.number == 0 {
+		return q.Namespace != "" && q.Namespace != "*" && q.Namespace != j.Namespace || !matches(t, words)
+	})
+	columns := []column[store.Queued]{
+		{title: "NO", right: true, rank: 95, least: 3, most: 4, cell: func(j store.Queued) string {
+			if j.Node != "" {
 				return "-"
 			}
-			return strconv.Itoa(r.number)
+			return strconv.Itoa(j.Number)
 		}},
-		{title: "JOB", rank: 100, least: 12, most: 32, cell: func(r row) string { return r.Job }},
-		{title: "NAMESPACE", rank: 30, least: 9, most: 16, cell: func(r row) string { return r.Namespace }},
-		{title: "OWNER", rank: 40, least: 6, most: 16, cell: func(r row) string { return r.Owner }},
-		{title: "PRIO", right: true, rank: 20, least: 4, most: 5, cell: func(r row) string { return cmp.Or(r.Order, strconv.Itoa(r.Priority)) }},
-		{title: "NODE", rank: 70, least: 8, most: 20, cell: func(r row) string { return cmp.Or(r.Node, "-") }},
-		{title: "START", right: true, rank: 80, least: 5, most: 6, cell: func(r row) string { return until(r.Start, v.Time) }},
-		{title: "END", right: true, rank: 75, least: 5, most: 6, cell: func(r row) string { return until(r.End, v.Time) }},
-		{title: "FAIR", right: true, rank: 60, least: 5, most: 6, cell: func(r row) string {
-			if r.Late {
+		{title: "JOB", rank: 100, least: 12, most: 32, cell: func(j store.Queued) string { return j.Job }},
+		{title: "NAMESPACE", rank: 30, least: 9, most: 16, cell: func(j store.Queued) string { return j.Namespace }},
+		{title: "OWNER", rank: 40, least: 6, most: 16, cell: func(j store.Queued) string { return j.Owner }},
+		{title: "PRIO", right: true, rank: 20, least: 4, most: 5, cell: func(j store.Queued) string { return cmp.Or(j.Order, strconv.Itoa(j.Priority)) }},
+		{title: "NODE", rank: 70, least: 8, most: 20, cell: func(j store.Queued) string { return cmp.Or(j.Node, "-") }},
+		{title: "START", right: true, rank: 80, least: 5, most: 6, cell: func(j store.Queued) string { return until(j.Start, v.Time) }},
+		{title: "END", right: true, rank: 75, least: 5, most: 6, cell: func(j store.Queued) string { return until(j.End, v.Time) }},
+		{title: "FAIR", right: true, rank: 60, least: 5, most: 6, cell: func(j store.Queued) string {
+			if j.Late {
 				return "late"
 			}
-			return until(r.FairEnd, v.Time)
+			return until(j.FairEnd, v.Time)
 		}},
-		{title: "WHY", rank: 50, least: 10, most: 80, cell: func(r row) string { return r.Why }},
+		{title: "WHY", rank: 50, least: 10, most: 80, cell: func(j store.Queued) string { return j.Why }},
 	}
-	return tabulate(l, columns, rows, func(r row) Line {
-		return Line{Task: v.taskOf(Move{Namespace: r.Namespace, Job: r.Job}), Alert: r.Late && r.Node == "" && r.Order != store.DoHold}
+	return tabulate(l, columns, rows, func(j store.Queued) Line {
+		return Line{Task: v.taskOf(Move{Namespace: j.Namespace, Job: j.Job}), Alert: j.Late && j.Node == "" && j.Order != store.DoHold}
 	})
 }
 

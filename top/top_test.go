@@ -66,8 +66,8 @@ func sample() *View {
 		},
 		Moves: []Move{{ID: "4f02", Namespace: "ml", Job: "mlp", Alloc: "a1", From: "one", To: "two", Phase: "wait", Owner: "ebbtide shim on n1, process 4711", Until: now.Add(25 * time.Second)}},
 		Queue: []store.Queued{
-			{Namespace: "ml", Job: "gru", Owner: "vision", Start: now.Add(10 * time.Minute), End: now.Add(70 * time.Minute), Late: true, Why: "no place is free"},
-			{Namespace: "web", Job: "rnn", Owner: "web", Order: store.DoHold, Why: "on hold since then"},
+			{Namespace: "ml", Job: "gru", Number: 1, Owner: "vision", Start: now.Add(10 * time.Minute), End: now.Add(70 * time.Minute), Late: true, Why: "no place is free"},
+			{Namespace: "web", Job: "rnn", Number: 2, Owner: "web", Order: store.DoHold, Why: "on hold since then"},
 			{Namespace: "ml", Job: "mlp", Owner: "ml", Node: "one", End: now.Add(10 * time.Minute), FairEnd: now.Add(14 * time.Minute), Priority: -3, Why: "runs"},
 		},
 	}
@@ -134,6 +134,11 @@ func TestTable(t *testing.T) {
 			must.EqOp(t, strings.TrimPrefix(tc.want, "\n"), text(v.Table(tc.tab, Query{}, Layout{Width: tc.width})))
 		})
 	}
+}
+
+// A job keeps its number in a selection.
+func TestTable_queue(t *testing.T) {
+	must.StrContains(t, text(sample().Table(Queue, Query{Namespace: "web"}, Layout{Width: 80})), "   2 rnn")
 }
 
 func TestSelect(t *testing.T) {

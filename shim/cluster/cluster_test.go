@@ -386,9 +386,11 @@ func TestStore_changes(t *testing.T) {
 	must.False(t, c.Was.Running)
 	must.True(t, c.Is.Running)
 	must.True(t, c.Job.Held)
+	must.Eq(t, Change{}, change(alloc("running", 4)), must.Sprint("repeated"))
 	c = change(alloc("complete", 5))
 	must.True(t, c.Was.Running)
 	must.Nil(t, c.Is)
+	must.Eq(t, Change{}, change(alloc("complete", 6)), must.Sprint("it has been gone before"))
 }
 
 // Events per second: see docs/evaluation.md.

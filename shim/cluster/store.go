@@ -50,6 +50,15 @@ func newSnapshot() Snapshot {
 	}
 }
 
+// String is the namespace and the ID with a slash between them, ParseKey its inverse: a namespace has no
+// slash.
+func (k JobKey) String() string { return k.Namespace + "/" + k.ID }
+
+func ParseKey(text string) JobKey {
+	namespace, id, _ := strings.Cut(text, "/")
+	return JobKey{namespace, id}
+}
+
 // Compare orders keys by namespace, then by ID.
 func (k JobKey) Compare(o JobKey) int {
 	return cmp.Or(strings.Compare(k.Namespace, o.Namespace), strings.Compare(k.ID, o.ID))
@@ -274,8 +283,9 @@ func (s *Store) Apply(e stream.Event) (c Change, err error) {
 	case payload.Job != nil:
 		c.Job = s.applyJob(e.Type, payload.Job.job())
 	case payload.Allocation != nil:
-		c.Was, c.Is = s.applyAlloc(*payload.Allocation)
-		c.Job = s.is.Job(JobKey{payload.Allocation.Namespace, payload.Allocation.JobID})
+		if c.Was, c.Is = s.applyAlloc(*payload.Allocation); c.Was != nil || c.Is != nil {
+			c.Job = s.is.Job(JobKey{payload.Allocation.Namespace, payload.Allocation.JobID})
+		}
 	}
 	return c, nil
 }

@@ -114,7 +114,9 @@ type Queued struct {
 	Job       string `json:"job"`
 	Owner     string `json:"owner"`
 	Node      string `json:"node"` // name; "" while it waits
-	// Suspended means that it waits with a checkpoint.
+	// Number is its place among those that wait, from 1; 0 if it runs. Suspended means that it waits with
+	// a checkpoint.
+	Number    int  `json:"number,omitempty"`
 	Suspended bool `json:"suspended,omitempty"`
 	// Start and End are when it is expected to get its place, and to end; zero if unknown.
 	Start time.Time `json:"start,omitzero"`

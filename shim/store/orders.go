@@ -27,7 +27,7 @@ type Orders struct {
 }
 
 // Of returns a job's order, the zero one if there is none.
-func (o Orders) Of(key cluster.JobKey) Order { return o.Jobs[key.Namespace+"/"+key.ID] }
+func (o Orders) Of(key cluster.JobKey) Order { return o.Jobs[key.String()] }
 
 // What is ordered for a job.
 const (

@@ -6,9 +6,9 @@ package store
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
 )
@@ -28,20 +28,15 @@ const maxTwins = 300
 
 // SaveTwins replaces the saved twins.
 func (s Store) SaveTwins(ctx context.Context, twins map[cluster.JobKey]Twin) error {
-	keys := make([]cluster.JobKey, 0, len(twins))
-	for key := range twins {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, cluster.JobKey.Compare)
 	was, err := s.list(ctx, twinsName)
 	if err != nil {
 		return err
 	}
 	n := 0
-	for part := range slices.Chunk(keys, maxTwins) {
+	for part := range slices.Chunk(slices.SortedFunc(maps.Keys(twins), cluster.JobKey.Compare), maxTwins) {
 		all := make(map[string]Twin, len(part))
 		for _, key := range part {
-			all[key.Namespace+"/"+key.ID] = twins[key]
+			all[key.String()] = twins[key]
 		}
 		if err := s.writeJSON(ctx, fmt.Sprintf("%s/%06d", twinsName, n), all); err != nil {
 			return err
@@ -72,8 +67,7 @@ func (s Store) Twins(ctx context.Context) (map[cluster.JobKey]Twin, error) {
 			continue // removed meanwhile
 		}
 		for name, t := range *part {
-			namespace, id, _ := strings.Cut(name, "/")
-			twins[cluster.JobKey{Namespace: namespace, ID: id}] = t
+			twins[cluster.ParseKey(name)] = t
 		}
 	}
 	return twins, nil

@@ -176,9 +176,9 @@ func (c *Cluster) exampleShim(now time.Time) {
 	report, err := json.Marshal(store.Report{
 		Version: "0.1.0", At: now, Nodes: len(c.Nodes), InFlight: 1, InFlightMax: 2, Started: 1, StartedMax: 6, Held: []string{"speech/wav2vec-99"},
 		Queue: []store.Queued{
-			{Namespace: "speech", Job: "wav2vec-98", Owner: "speech", Start: now.Add(12 * time.Minute), End: now.Add(52 * time.Minute), Late: true, Why: "no place is free"},
-			{Namespace: "vision", Job: "unet-97", Owner: "vision", Suspended: true, Start: now.Add(52 * time.Minute), FairEnd: now.Add(3 * time.Hour), Priority: -1, Why: "suspended at step 2400: no place is free"},
-			{Namespace: "vision", Job: "vae-96", Owner: "vision", Order: store.DoHold, Why: "on hold since 2026-01-05T09:00:00Z by ada: its data is not complete"},
+			{Namespace: "speech", Job: "wav2vec-98", Number: 1, Owner: "speech", Start: now.Add(12 * time.Minute), End: now.Add(52 * time.Minute), Late: true, Why: "no place is free"},
+			{Namespace: "vision", Job: "unet-97", Number: 2, Owner: "vision", Suspended: true, Start: now.Add(52 * time.Minute), FairEnd: now.Add(3 * time.Hour), Priority: -1, Why: "suspended at step 2400: no place is free"},
+			{Namespace: "vision", Job: "vae-96", Number: 3, Owner: "vision", Order: store.DoHold, Why: "on hold since 2026-01-05T09:00:00Z by ada: its data is not complete"},
 			{Namespace: c.Allocs[0].Namespace, Job: c.Allocs[0].JobID, Owner: "default", Node: c.Nodes[0].Name, End: now.Add(12 * time.Minute), FairEnd: now.Add(40 * time.Minute), Why: "runs"},
 		},
 		Reasons: []store.Reason{

@@ -277,7 +277,7 @@ tables.refused = new Table($("refused"), {
 tables.queue = new Table($("queue"), {
   label: "Queue", sort: "no", key: (r) => r.key, empty: "No jobs.",
   columns: [
-    { key: "no", title: "No", cls: "w5 num", hint: "Those that wait, in the order in which they get their places", sort: (r) => r.no, cell: text((r) => (r.node ? "–" : String(r.no))) },
+    { key: "no", title: "No", cls: "w5 num", hint: "Those that wait, in the order in which they get their places", sort: (r) => r.number ?? Infinity, cell: text((r) => (r.node ? "–" : String(r.number))) },
     { key: "job", title: "Job", cls: "w16", sort: jobName, cell: (r, c) => fill(c, [jobName(r), r.ref], () => [r.ref ? link(r.ref, jobName(r)) : jobName(r)]) },
     { key: "owner", title: "Owner", cls: "w8 mid", sort: (r) => r.owner, cell: full((r) => r.owner) },
     { key: "priority", title: "Priority", cls: "w7 num wide", hint: "Among its owner's jobs, or an operator's order: hold or top", sort: (r) => r.priority ?? 0, cell: text((r) => r.order || String(r.priority ?? 0)) },
@@ -376,7 +376,7 @@ const views = {
     tables.done.set([...data.done.values()]);
     const off = s?.report?.queue_off ?? "";
     const tasks = new Map([...data.task.values()].map((r) => [jobName(r), taskRef(r)]));
-    const queue = (s?.report?.queue ?? []).map((r, i) => ({ ...r, key: `${r.namespace}/${r.job}`, no: i + 1, ref: r.node ? tasks.get(jobName(r)) : undefined }));
+    const queue = (s?.report?.queue ?? []).map((r) => ({ ...r, key: `${r.namespace}/${r.job}`, ref: r.node ? tasks.get(jobName(r)) : undefined }));
     $("queue-part").hidden = !off && queue.length === 0;
     $("queue-off").hidden = !off;
     setText($("queue-off"), off);
