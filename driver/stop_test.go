@@ -93,6 +93,8 @@ func TestStop_exits(t *testing.T) {
 			go func() {
 				if saves {
 					m.save(t)
+				} else {
+					<-m.inner.signals // a task that has ended before is not asked at all
 				}
 				m.inner.results <- &drivers.ExitResult{ExitCode: 3}
 			}()
