@@ -76,12 +76,13 @@ func (c *cluster) place(order []int, rules Rules) *placing {
 // placing is the state while places are given.
 type placing struct {
 	*cluster
-	free     [][]float64 // by node
-	running  [][]int     // jobs by node, by rising left
-	left     []float64   // how long a job will need its place, in seconds; +Inf if unknown
-	cost     []float64   // of a job's suspension; +Inf if it may not be suspended
-	cheapest float64     // of cost
-	position []int       // in the order, by job
+	free     [][]float64       // by node
+	late     map[int][]float64 // by node: of free, what comes from suspended jobs
+	running  [][]int           // jobs by node, by rising left
+	left     []float64         // how long a job will need its place, in seconds; +Inf if unknown
+	cost     []float64         // of a job's suspension; +Inf if it may not be suspended
+	cheapest float64           // of cost
+	position []int             // in the order, by job
 	plan     []Placed
 	reserved *reservation
 	// Scratch space.
@@ -100,7 +101,7 @@ type reservation struct {
 func (c *cluster) placing(order []int) *placing {
 	jobs := len(c.in.Jobs)
 	p := &placing{
-		cluster: c, free: vectors(len(c.in.Nodes), len(c.names)), running: make([][]int, len(c.in.Nodes)), left: make([]float64, jobs),
+		cluster: c, free: vectors(len(c.in.Nodes), len(c.names)), late: make(map[int][]float64), running: make([][]int, len(c.in.Nodes)), left: make([]float64, jobs),
 		cost: make([]float64, jobs), cheapest: math.Inf(1), position: make([]int, jobs), plan: make([]Placed, jobs), room: make([]float64, len(c.names)),
 	}
 	for n, v := range c.capacity {
@@ -165,8 +166,31 @@ func (p *placing) start(i int) bool {
 	if best < 0 {
 		return false
 	}
-	p.give(i, best, Placed{Rule: RuleStart})
+	to := Placed{Rule: RuleStart}
+	if !p.now(i, best) {
+		to = Placed{Rule: RuleTake, Because: "a suspension there leaves room for it, too"}
+		p.awaits(i, best)
+	}
+	p.give(i, best, to)
 	return true
+}
+
+// awaits notes that job i gets what comes from suspended jobs on node n.
+func (p *placing) awaits(i, n int) {
+	for r, x := range p.need[i] {
+		p.late[n][r] = max(p.late[n][r]-x, 0)
+	}
+}
+
+// now reports whether job i finds room on node n before jobs there are suspended.
+func (p *placing) now(i, n int) bool {
+	late := p.late[n]
+	if late == nil {
+		return true
+	}
+	copy(p.room, p.free[n])
+	add(p.room, late, -1)
+	return within(p.need[i], p.room)
 }
 
 // spared reports whether job i may start on the node despite a reservation.
@@ -249,11 +273,16 @@ func (p *placing) take(i int, wait float64) bool {
 	if node < 0 {
 		return false
 	}
+	if p.late[node] == nil {
+		p.late[node] = make([]float64, len(p.names))
+	}
 	for _, v := range chosen {
 		add(p.free[node], p.need[v], 1)
+		add(p.late[node], p.need[v], 1)
 		p.plan[v] = Placed{Rule: RuleYield, Because: fmt.Sprintf("job %s is before it", p.in.Jobs[i].ID)}
 	}
 	p.running[node] = slices.DeleteFunc(p.running[node], func(o int) bool { return slices.Contains(chosen, o) })
+	p.awaits(i, node)
 	p.give(i, node, Placed{Rule: RuleTake, Because: fmt.Sprintf("%d suspended for it", len(chosen))})
 	for _, s := range p.sets { // more may be free there than before
 		s.failed = slices.DeleteFunc(s.failed, func(need []float64) bool { return within(need, p.free[node]) })

@@ -84,7 +84,10 @@ func TestDecide(t *testing.T) {
 		}, map[string]string{"x": "yield ", "y": "runs a", "mid": "take a"}},
 		{"what a suspension leaves free is given at once", four, []Job{
 			job("x", s(9000), func(j *Job) { on("a", 4000)(j); needs(4)(j) }), job("first", s(300), needs(2)), job("second", s(900), needs(2)),
-		}, map[string]string{"x": "yield ", "first": "take a", "second": "start a"}},
+		}, map[string]string{"x": "yield ", "first": "take a", "second": "take a"}},
+		{"not what was free before", four, []Job{
+			job("x", s(9000), func(j *Job) { on("a", 4000)(j); needs(3)(j) }), job("large", s(400), needs(2)), job("small", s(500), nil), job("last", s(600), nil),
+		}, map[string]string{"x": "yield ", "large": "take a", "small": "start a", "last": "take a"}},
 		{"never", two, []Job{job("x", s(100), needs(2)), job("y", s(100), nil)}, map[string]string{"x": "never ", "y": "start a"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -22,8 +22,8 @@ type Options struct {
 	Nodes     int
 	PerNode   int     // allocations per node
 	Trainings float64 // fraction of allocations that are training jobs'
-	// Waiting is the number of jobs that wait in the queue for half of a node's memory each; the training
-	// jobs are in the queue as well then.
+	// Waiting is the number of jobs that wait in the queue. The training jobs are in the queue as well
+	// then, and have all memory that is not the services', so that no place is free.
 	Waiting int
 	Seed    uint64
 	// Heartbeat is the stream's interval; 0 means Nomad's.
@@ -125,11 +125,11 @@ func (o Options) alloc(i int) alloc {
 func trainingName(i int) string { return fmt.Sprintf("train-%06d", i) }
 func waitingName(i int) string  { return fmt.Sprintf("wait-%06d", i) }
 
-// queued adds a job of 1 to 100 hours to the queue.
-func queued(id string, meta map[string]string) map[string]string {
+// queued adds a job that needs 1 to 100 hours, beside those it has had, to the queue.
+func queued(id string, had time.Duration, meta map[string]string) map[string]string {
 	hash := fnv.New32()
 	_, _ = hash.Write([]byte(id))
-	maps.Copy(meta, map[string]string{"ebbtide_queue": "true", "ebbtide_duration": fmt.Sprintf("%dh", 1+hash.Sum32()%100)})
+	maps.Copy(meta, map[string]string{"ebbtide_queue": "true", "ebbtide_duration": fmt.Sprintf("%dh", int(had.Hours())+1+int(hash.Sum32()%100))})
 	return meta
 }
 
@@ -167,10 +167,16 @@ type core struct {
 	BaseSpeed, MaxSpeed, GuessSpeed int
 }
 
-func nodeResources(i int) resources {
+func (o Options) nodeResources(i int) resources {
 	var r resources
 	r.Cpu = api.NodeCpuResources{CpuShares: cores * mhz, TotalCpuCores: cores}
 	r.Memory.MemoryMB, r.Disk.DiskMB = 512<<10, 2<<20
+	if o.Waiting > 0 {
+		r.Memory.MemoryMB = 0
+		for k := range o.PerNode {
+			r.Memory.MemoryMB += o.alloc(i*o.PerNode + k).mb
+		}
+	}
 	r.MinDynamicPort, r.MaxDynamicPort = 20000, 32000
 	r.Networks = []*api.NetworkResource{{Mode: "bridge"}, {Mode: "host", Device: "eth0", CIDR: address(i) + "/32", IP: address(i), MBits: new(25000)}}
 	r.Processors.Topology.Nodes = []int{0, 1}
@@ -219,7 +225,7 @@ func (o Options) nodeStub(i int, index uint64) nodeStub {
 			Version: version, SchedulingEligibility: api.NodeSchedulingEligible, Status: api.NodeStatusReady, Drivers: drivers(),
 			ReservedResources: &api.NodeReservedResources{}, CreateIndex: firstIndex, ModifyIndex: index,
 		},
-		NodeResources: nodeResources(i),
+		NodeResources: o.nodeResources(i),
 	}
 }
 
@@ -257,7 +263,7 @@ func (o Options) node(i int, index uint64, httpAddr string) node {
 				"unique.storage.bytestotal": strconv.Itoa(2 << 40), "unique.storage.volume": "/dev/nvme0n1p2",
 			},
 		},
-		NodeResources: nodeResources(i),
+		NodeResources: o.nodeResources(i),
 	}
 	for _, d := range n.Drivers {
 		for k, v := range d.Attributes {
@@ -336,10 +342,10 @@ func (o Options) allocation(i int, index uint64, extra int) api.Allocation {
 // waiting is a job that is held and waits for a place.
 func waiting(id string, index uint64) *api.Job {
 	j := job(trainingNS, id, index)
-	j.Meta = queued(id, map[string]string{})
+	j.Meta = queued(id, 0, map[string]string{})
 	j.Status = new("pending")
 	j.Constraints = []*api.Constraint{{LTarget: "${meta.ebbtide_hold}", RTarget: "released", Operand: "="}}
-	j.TaskGroups[0].Tasks[0].Resources.MemoryMB = new(256 << 10)
+	j.TaskGroups[0].Tasks[0].Resources.MemoryMB = new(16 << 10)
 	return j
 }
 

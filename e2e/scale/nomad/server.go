@@ -276,7 +276,7 @@ func (s *Server) job(w http.ResponseWriter, r *http.Request) {
 	if _, ok := s.training(id); ok {
 		j := job(trainingNS, id, firstIndex)
 		if s.options.Waiting > 0 {
-			j.Meta = queued(id, j.Meta)
+			j.Meta = queued(id, time.Since(begun), j.Meta)
 		}
 		s.answer(w, j)
 		return
