@@ -28,8 +28,9 @@ type leadership struct {
 	changed     chan struct{} // a pass is due at once; holds one
 	passing     bool
 	held        []string // the jobs held for placement, by the last pass; nil before the first
-	queue       []store.Queued
-	twins       map[cluster.JobKey]store.Twin // of earlier leaders, then of this one
+	queue       standing
+	before      map[cluster.JobKey]store.Twin // the twins, by earlier leaders; nil after the first pass
+	twins       []twin                        // by the last pass; nil before the first
 	twinsAt     time.Time                     // saved
 	scan        schedule                      // of the jobs without a reason
 	lastReport  store.Report
@@ -157,7 +158,7 @@ func (l *leadership) snapshot(c config.Config, state cluster.Snapshot) *snapshot
 	l.metrics.Allocs.Set(float64(state.NumAllocs()))
 	l.budget.SetLimits(c.Limits)
 	s := &snapshot{
-		Snapshot: state, transfers: l.transfers.clone(), config: c, closed: l.closed(c), jobs: maps.Clone(l.writer.jobs), orders: l.orders, twins: l.twins, placed: maps.Clone(l.placed),
+		Snapshot: state, transfers: l.transfers.clone(), config: c, closed: l.closed(c), jobs: maps.Clone(l.writer.jobs), orders: l.orders, twins: l.before, placed: maps.Clone(l.placed),
 		relocate:  c.Relocation.Enabled && l.relocation.due(max(c.Relocation.Interval, time.Duration(state.NumNodes())*surveyPerNode)),
 		rebalance: c.Rebalance.Enabled && l.rebalancing.due(c.Rebalance.Interval),
 		read:      func(all []reading) { readStatuses(l.leading, l.nomad, all) },

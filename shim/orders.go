@@ -38,12 +38,12 @@ func queueOff(c config.Config, o store.Orders) string {
 }
 
 // obey adds to the policy's input what operators and owners ask for.
-func (s *snapshot) obey(in queue.Input, keys []cluster.JobKey) {
-	for i, key := range keys {
-		if j := s.Job(key); j != nil {
-			in.Jobs[i].Priority = j.Priority
+func (q *queuer) obey(s *snapshot, in queue.Input) {
+	for i, k := range q.sorted {
+		if k.is != nil {
+			in.Jobs[i].Priority = k.is.Priority
 		}
-		switch o := s.orders.Of(key); o.Do {
+		switch o := s.orders.Of(k.key); o.Do {
 		case store.DoHold, store.DoStop:
 			in.Jobs[i].Hold = o.String()
 		case store.DoTop:

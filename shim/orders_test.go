@@ -27,7 +27,7 @@ const since = "since 2001-09-09T01:46:40Z by ada: a test"
 
 // names are the jobs of the report, in order.
 func (t *fixture) names() (names []string) {
-	for _, q := range t.planner.queuer.order {
+	for _, q := range t.planner.queuer.standing.first {
 		names = append(names, q.Job)
 	}
 	return names
@@ -44,17 +44,17 @@ func TestOrders(t *testing.T) {
 	s.submit("bad", 3*time.Hour, func(j *cluster.Job) { j.PriorityError = "ebbtide_queue_priority: must be else" })
 	s.decide(c)
 	must.Eq(t, []string{"high", "short", "long", "bad"}, s.names())
-	must.Eq(t, 5, s.planner.queuer.order[0].Priority)
-	must.StrHasSuffix(t, "; ebbtide_queue_priority: must be else", s.planner.queuer.order[3].Why)
+	must.Eq(t, 5, s.planner.queuer.standing.first[0].Priority)
+	must.StrHasSuffix(t, "; ebbtide_queue_priority: must be else", s.planner.queuer.standing.first[3].Why)
 
 	s.orders.Jobs = map[string]store.Order{"ml/short": ordered(store.DoHold), "ml/long": ordered(store.DoTop)}
 	s.decide(c)
 	must.Eq(t, []string{"long", "high", "bad", "short"}, s.names())
 	must.Eq(t, "waits in the queue, number 4: on hold "+since, s.latest[short].text)
 	must.StrContains(t, s.latest[long].text, "would be placed: number 1 of the queue")
-	must.Eq(t, store.DoTop, s.planner.queuer.order[0].Order)
-	must.Eq(t, store.DoHold, s.planner.queuer.order[3].Order)
-	must.Eq(t, "on hold "+since, s.planner.queuer.order[3].Why)
+	must.Eq(t, store.DoTop, s.planner.queuer.standing.first[0].Order)
+	must.Eq(t, store.DoHold, s.planner.queuer.standing.first[3].Order)
+	must.Eq(t, "on hold "+since, s.planner.queuer.standing.first[3].Why)
 
 	s.orders.Jobs["ml/short"] = ordered(store.DoLeave)
 	s.decide(c)

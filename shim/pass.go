@@ -10,7 +10,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
-	"github.com/ebbtide/ebbtide/shim/store"
 )
 
 // planner decides, and keeps what one pass needs of those before it. One pass at a time has it.
@@ -28,9 +27,9 @@ func newPlanner(files statusFiles, log hclog.Logger) *planner {
 
 // outcome is what a pass tells besides its plans.
 type outcome struct {
-	held      []string       // jobs held for placement, sorted; not nil
-	queue     []store.Queued // in order
-	twins     map[cluster.JobKey]store.Twin
+	held      []string // jobs held for placement, sorted; not nil
+	queue     standing
+	twins     []twin
 	surveyed  bool
 	summaries map[string]Summary
 	ignored   map[string]string
@@ -52,7 +51,7 @@ func (p *planner) pass(ctx context.Context, s *snapshot, carryOut func(plan)) (o
 	waiting := p.queuer.take(s, &held)
 	first.add(p.queuer.pass(s, waiting))
 	carryOut(first)
-	out.queue, out.twins = p.queuer.order, p.queuer.twins()
+	out.queue, out.twins = p.queuer.standing, p.queuer.twins()
 
 	var young, asking []*cluster.Alloc
 	moves := s.closed == ""

@@ -7,7 +7,9 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -24,29 +26,48 @@ import (
 // queuer releases the held jobs of the queue in the order of fair finish, and suspends running ones
 // for them.
 type queuer struct {
-	jobs  map[cluster.JobKey]*queuedJob // waiting, running, or ended before their twins
-	at    time.Time                     // until when the twins have run
-	order []store.Queued                // of the last pass, for the report
+	jobs     map[cluster.JobKey]*queuedJob // waiting, running, or ended before their twins
+	sorted   []*queuedJob                  // the same, by key
+	at       time.Time                     // until when the twins have run
+	standing standing                      // after the last pass
+}
+
+// standing is the queue for the report: its first jobs, waiting ones first, and the numbers of those
+// that wait, and that wait late or suspended.
+type standing struct {
+	first                    []store.Queued // not nil
+	waiting, late, suspended int
 }
 
 // queuedJob is what the shim remembers of a job.
 type queuedJob struct {
 	queue.Job
-	alloc    string    // running
-	released time.Time // to Node; its allocation is not there yet
+	key      cluster.JobKey
+	pass     time.Time      // of the last pass in which it waited or ran
+	is       *cluster.Job   // then
+	alloc    *cluster.Alloc // running; nil if it waits
+	released time.Time      // to Node; its allocation is not there yet
+	heard    time.Time      // when alloc's status was read, or could not be
+	left     float64        // what it needed then, in seconds; NaN if unknown
+	reports  bool           // it had reported progress
 }
 
 // placedWithin bounds the time until a released job has its allocation: then it waits in Nomad's
 // queue, and has no place.
 const placedWithin = time.Minute
 
-// maxStatuses bounds the statuses read in a pass.
-const maxStatuses = 500
+// maxStatuses bounds the statuses read in a pass, the oldest first, and maxHeard the age of what they
+// said.
+const (
+	maxStatuses = 500
+	maxHeard    = 15 * time.Minute
+)
 
 // take returns the held jobs that take part in the queue, and removes them from the others.
 func (q *queuer) take(s *snapshot, held *[]*cluster.Job) (waiting []*cluster.Job) {
 	if !s.config.Queue.Enabled {
 		clear(q.jobs)
+		q.sorted = nil
 		return nil
 	}
 	*held = slices.DeleteFunc(*held, func(j *cluster.Job) bool {
@@ -61,7 +82,7 @@ func (q *queuer) take(s *snapshot, held *[]*cluster.Job) (waiting []*cluster.Job
 // pass decides which waiting jobs start, and which running ones are suspended for them.
 func (q *queuer) pass(s *snapshot, waiting []*cluster.Job) (p plan) {
 	now := time.Now()
-	q.order = []store.Queued{}
+	q.standing = standing{first: []store.Queued{}}
 	if !s.config.Queue.Enabled {
 		return p
 	}
@@ -79,114 +100,138 @@ func (q *queuer) pass(s *snapshot, waiting []*cluster.Job) (p plan) {
 		}
 		return why != ""
 	})
-	reads := q.update(s, &p, waiting, now)
+	q.update(s, &p, waiting, now)
 	if len(q.jobs) == 0 {
 		q.at = time.Time{} // no twin runs until the next job comes
 		return p
 	}
-	in, keys := q.input(s, now)
-	if len(waiting)+len(s.orders.Jobs) == 0 {
-		reads = nil // no decision needs them
+	if len(waiting)+len(s.orders.Jobs) > 0 { // otherwise no decision needs it
+		q.hear(s, now)
 	}
-	s.read(reads)
-	hear(in, keys, reads)
-	if !q.at.IsZero() {
-		in.Advance(now.Sub(q.at).Seconds())
+	for _, k := range q.sorted {
+		if k.alloc != nil {
+			k.apply(now)
+		}
 	}
-	q.at = now
+	in := q.input(s, now)
 	if err := in.Validate(); err != nil {
 		p.fail("the queue's", err)
 		return p
 	}
-	q.conclude(s, &p, in, keys, queue.Decide(in))
+	past := 0.0
+	if !q.at.IsZero() {
+		past = now.Sub(q.at).Seconds()
+	}
+	q.at = now
+	q.conclude(s, &p, in, queue.DecideAfter(past, in))
 	return p
 }
 
-// input is the policy's, with the keys of its jobs.
-func (q *queuer) input(s *snapshot, now time.Time) (in queue.Input, keys []cluster.JobKey) {
-	in = queue.Input{NowS: seconds(now), Params: queue.DefaultParams()}
+// input is the policy's, with the jobs of q.sorted.
+func (q *queuer) input(s *snapshot, now time.Time) queue.Input {
+	in := queue.Input{NowS: seconds(now), Params: queue.DefaultParams()}
 	in.Params.CostS, in.Params.ProbeS = s.config.Queue.Cost.Seconds(), s.config.Queue.Probe.Seconds()
 	for _, owner := range slices.Sorted(maps.Keys(s.config.Queue.Weights)) {
 		in.Owners = append(in.Owners, queue.Owner{Name: owner, Weight: s.config.Queue.Weights[owner]})
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(q.jobs), cluster.JobKey.Compare) {
-		keys, in.Jobs = append(keys, key), append(in.Jobs, q.jobs[key].Job)
+	for _, k := range q.sorted {
+		in.Jobs = append(in.Jobs, k.Job)
 	}
-	asked, requests := askedBy(in.Jobs)
-	for n := range s.Nodes() {
-		if n.Schedulable {
-			in.Nodes = append(in.Nodes, queue.Node{ID: n.ID, Capacity: q.capacity(s, n, asked, requests)})
-		}
-	}
-	restrict(s, in, keys)
-	s.obey(in, keys)
-	return in, keys
+	in.Nodes = q.nodes(s, in.Jobs)
+	q.restrict(s, in)
+	q.obey(s, in)
+	return in
 }
 
-// hear adds what the tasks' statuses say.
-func hear(in queue.Input, keys []cluster.JobKey, reads []reading) {
-	ready := make(map[int]bool)
+// hear reads what running jobs still need from their tasks' statuses.
+func (q *queuer) hear(s *snapshot, now time.Time) {
+	running := slices.DeleteFunc(slices.Clone(q.sorted), func(k *queuedJob) bool { return k.alloc == nil || !k.alloc.Running })
+	if len(running) > maxStatuses {
+		slices.SortStableFunc(running, func(a, b *queuedJob) int { return a.heard.Compare(b.heard) })
+		running = running[:maxStatuses]
+	}
+	var reads []reading
+	for _, k := range running {
+		reads = append(reads, tasksOf(k.alloc, k.is.Groups[k.alloc.Group])...)
+		k.heard, k.left, k.reports = now, math.NaN(), false
+	}
+	s.read(reads)
 	for _, r := range reads {
-		i, ok := slices.BinarySearchFunc(keys, r.alloc.Job, cluster.JobKey.Compare)
-		if !ok || r.err != nil || r.status.Alloc != r.alloc.ID {
+		k := q.jobs[r.alloc.Job]
+		if r.err != nil || r.status.Alloc != r.alloc.ID {
 			continue
 		}
 		if !r.status.Fair.Finish.IsZero() {
-			left := max(r.status.Fair.Finish.Sub(r.status.Updated).Seconds(), 0) // by the node's clock
-			in.Jobs[i].RemainingS = &left
+			k.left = r.status.Fair.Finish.Sub(r.status.Updated).Seconds() // by the node's clock
 		}
-		ready[i] = r.status.Reports > 0
-	}
-	for i := range in.Jobs { // before its first report, a signal might kill a trainer without a handler yet
-		in.Jobs[i].Suspendable = in.Jobs[i].Suspendable && ready[i]
+		k.reports = r.status.Reports > 0
 	}
 }
 
-// update brings the remembered jobs up to date, and returns the statuses that tell what running ones
-// still need.
-func (q *queuer) update(s *snapshot, p *plan, waiting []*cluster.Job, now time.Time) (reads []reading) {
-	maps.DeleteFunc(q.jobs, func(key cluster.JobKey, _ *queuedJob) bool { return s.leaves(key) != "" })
+// apply uses what a running job's status has said.
+func (k *queuedJob) apply(now time.Time) {
+	ago := now.Sub(k.heard)
+	if left := k.left - ago.Seconds(); left == left && ago < maxHeard {
+		left = max(left, 0)
+		k.RemainingS = &left
+	}
+	// Before its first report, a signal might kill a trainer without a handler yet.
+	k.Suspendable = k.Suspendable && k.reports && ago < maxHeard
+}
+
+// update brings the remembered jobs up to date.
+func (q *queuer) update(s *snapshot, p *plan, waiting []*cluster.Job, now time.Time) {
 	for _, j := range waiting {
 		q.wait(s, p, j, now)
 	}
+	var others []*cluster.Job
 	for j := range s.Jobs() {
-		if !j.Queued || j.Held || s.leaves(j.Key) != "" {
-			continue
-		}
-		for a := range s.Of(j.Key) {
-			if a.Stopping {
-				continue
-			}
-			q.run(s, j, a, now)
-			if a.Running && len(reads) < maxStatuses {
-				reads = append(reads, tasksOf(a, j.Groups[a.Group])...)
-			}
+		if j.Queued && !j.Held && s.leaves(j.Key) == "" {
+			others = append(others, j)
 		}
 	}
-	maps.DeleteFunc(q.jobs, func(key cluster.JobKey, k *queuedJob) bool { return q.over(s, key, k, now) })
-	return reads
+	for j, a := range s.Each(others) {
+		if !a.Stopping {
+			q.run(s, j, a, now)
+		}
+	}
+	q.sorted = slices.DeleteFunc(q.sorted, func(k *queuedJob) bool {
+		over := !k.pass.Equal(now) && (s.leaves(k.key) != "" || q.over(s, k, now))
+		if over {
+			delete(q.jobs, k.key)
+		}
+		return over
+	})
+	slices.SortFunc(q.sorted, func(a, b *queuedJob) int { return a.key.Compare(b.key) })
 }
 
 // known returns what is remembered of a job; at first, what an earlier leader has saved.
-func (q *queuer) known(s *snapshot, j *cluster.Job) *queuedJob {
+func (q *queuer) known(s *snapshot, j *cluster.Job, now time.Time) *queuedJob {
 	k := q.jobs[j.Key]
 	if k == nil {
-		k = &queuedJob{Job: queue.Job{ID: j.Key.String(), Owner: j.Owner, SubmittedS: seconds(j.Submitted)}}
+		k = &queuedJob{Job: queue.Job{ID: j.Key.String(), Owner: j.Owner, SubmittedS: seconds(j.Submitted)}, key: j.Key, left: math.NaN()}
 		// The shim's own registrations change the time, of jobs that do not wait.
 		if t := s.twins[j.Key]; !j.Held || t.SubmittedS == k.SubmittedS {
 			k.FairS = t.FairS
 		}
-		q.jobs[j.Key] = k
+		q.jobs[j.Key], q.sorted = k, append(q.sorted, k)
 	}
+	k.pass = now
 	return k
 }
 
-// twins is what the twins of the jobs have had that have not ended.
-func (q *queuer) twins() map[cluster.JobKey]store.Twin {
-	all := make(map[cluster.JobKey]store.Twin, len(q.jobs))
-	for key, k := range q.jobs {
+// twin is what a job's has had.
+type twin struct {
+	key cluster.JobKey
+	store.Twin
+}
+
+// twins are those of the jobs that have not ended; not nil.
+func (q *queuer) twins() []twin {
+	all := make([]twin, 0, len(q.sorted))
+	for _, k := range q.sorted {
 		if !k.Ended {
-			all[key] = store.Twin{SubmittedS: k.SubmittedS, FairS: k.FairS}
+			all = append(all, twin{k.key, store.Twin{SubmittedS: k.SubmittedS, FairS: k.FairS}})
 		}
 	}
 	return all
@@ -194,11 +239,15 @@ func (q *queuer) twins() map[cluster.JobKey]store.Twin {
 
 // wait brings a waiting job up to date.
 func (q *queuer) wait(s *snapshot, p *plan, j *cluster.Job, now time.Time) {
-	k := q.known(s, j)
+	k := q.known(s, j, now)
+	name, group, _ := single(j)
+	if k.is != j || k.alloc != nil {
+		k.Needs = needs(group.Requested, group.Devices)
+	}
+	k.is = j
 	if !k.released.IsZero() && now.Sub(k.released) < placedWithin && !s.isRejected(j.Key, k.Node) {
 		return // this state may be older than the release
 	}
-	name, group, _ := single(j)
 	was := queue.Job{FairS: k.FairS, RemainingS: expected(s, j, name, 0)}
 	if alloc, _ := j.Suspended(); alloc != "" {
 		was = suspendedAs(s, j, name, k)
@@ -206,43 +255,50 @@ func (q *queuer) wait(s *snapshot, p *plan, j *cluster.Job, now time.Time) {
 		if s.jobs[j.Key].Served != nil {
 			p.startOver = append(p.startOver, j.Key)
 		}
-		if k.Ended || k.alloc != "" { // it was submitted again
+		if k.Ended || k.alloc != nil { // it was submitted again
 			was.FairS = 0
 		}
 	}
 	k.Job = queue.Job{
-		ID: j.Key.String(), Owner: j.Owner, Needs: needs(group.Requested, group.Devices), SubmittedS: seconds(j.Submitted),
+		ID: j.Key.String(), Owner: j.Owner, Needs: k.Needs, SubmittedS: seconds(j.Submitted),
 		FairS: was.FairS, ServedS: was.ServedS, RemainingS: was.RemainingS,
 	}
-	k.alloc, k.released = "", time.Time{}
+	k.alloc, k.released = nil, time.Time{}
 }
 
 // run brings a job with an allocation up to date.
 func (q *queuer) run(s *snapshot, j *cluster.Job, a *cluster.Alloc, now time.Time) {
-	k := q.known(s, j)
-	k.alloc, k.released, k.Ended = a.ID, time.Time{}, false
-	k.Node, k.Needs = a.Node, needs(a.Allocated, devicesOf(a, j))
-	if !a.Started.IsZero() {
-		k.SinceS, k.ServedS = seconds(a.Started), max(now.Sub(a.Started).Seconds(), 0)+servedBefore(s.jobs[j.Key])
+	k := q.known(s, j, now)
+	if k.alloc == nil || k.alloc.ID != a.ID {
+		k.heard, k.left, k.reports = time.Time{}, math.NaN(), false
 	}
-	k.CostS = s.jobs[j.Key].CostS
+	if k.alloc != a || k.is != j {
+		k.Needs = needs(a.Allocated, devicesOf(a, j))
+	}
+	k.is, k.alloc, k.Node, k.released, k.Ended = j, a, a.Node, time.Time{}, false
+	is := s.jobs[j.Key]
+	if !a.Started.IsZero() {
+		k.SinceS, k.ServedS = seconds(a.Started), max(now.Sub(a.Started).Seconds(), 0)+servedBefore(is)
+	}
+	k.CostS = is.CostS
 	k.Suspendable = s.busy[j.Key] || s.suspendable(a, j)
 	k.RemainingS = expected(s, j, a.Group, k.ServedS)
 }
 
-// over reports whether a job is to be forgotten. One that has ended before its twin is not.
-func (q *queuer) over(s *snapshot, key cluster.JobKey, k *queuedJob, now time.Time) bool {
-	j := s.Job(key)
+// over reports whether a job that neither waits nor runs is to be forgotten. One that has ended before
+// its twin is not.
+func (q *queuer) over(s *snapshot, k *queuedJob, now time.Time) bool {
+	k.is = s.Job(k.key)
 	switch {
-	case j == nil:
-	case k.alloc != "" && s.Alloc(k.alloc) != nil:
+	case k.is == nil:
+	case k.alloc != nil && s.Alloc(k.alloc.ID) != nil:
 		return false
-	case j.Queued && j.Held && !j.Stopped && !s.unreadable[key]:
+	case k.is.Queued && k.is.Held && !k.is.Stopped && !s.unreadable[k.key]:
 		return false
-	case !j.Stopped && !k.released.IsZero() && now.Sub(k.released) < placedWithin:
+	case !k.is.Stopped && !k.released.IsZero() && now.Sub(k.released) < placedWithin:
 		return false
 	}
-	k.Ended, k.Node, k.alloc, k.RemainingS = true, "", "", nil
+	k.Ended, k.Node, k.alloc, k.RemainingS = true, "", nil, nil
 	return k.FairS >= k.ServedS
 }
 
@@ -271,15 +327,17 @@ const (
 
 func needs(r cluster.Resources, devices map[string]int64) queue.Resources {
 	out := make(queue.Resources, 4+len(devices))
-	for name, x := range map[string]int64{cpuMHz: r.MHz, memoryMB: r.MemoryMB, diskMB: r.DiskMB, cores: r.Cores} {
+	set := func(name string, x int64) {
 		if x > 0 {
 			out[name] = float64(x)
 		}
 	}
+	set(cpuMHz, r.MHz)
+	set(memoryMB, r.MemoryMB)
+	set(diskMB, r.DiskMB)
+	set(cores, r.Cores)
 	for request, n := range devices {
-		if n > 0 {
-			out[request] = float64(n)
-		}
+		set(request, n)
 	}
 	return out
 }
@@ -310,54 +368,67 @@ func askedBy(jobs []queue.Job) (asked map[string]bool, requests []string) {
 	return asked, requests
 }
 
-// capacity is what jobs of the queue may use of a node, of what they ask for: what is free, and what
+// nodes are what jobs of the queue may use of each node, of what they ask for: what is free, and what
 // they have.
-func (q *queuer) capacity(s *snapshot, n *cluster.Node, asked map[string]bool, requests []string) queue.Resources {
-	free := n.Free()
-	devices := make(map[string]int64)
-	for _, request := range requests {
-		devices[request] = cluster.Count(n.Devices, request)
+func (q *queuer) nodes(s *snapshot, jobs []queue.Job) (out []queue.Node) {
+	asked, requests := askedBy(jobs)
+	has := make(map[string]cluster.Resources) // by node
+	for _, k := range q.sorted {
+		if k.alloc != nil {
+			has[k.alloc.Node] = has[k.alloc.Node].Plus(k.alloc.Allocated)
+		}
 	}
-	for a := range s.On(n.ID) {
-		if k := q.jobs[a.Job]; k != nil && k.alloc == a.ID {
-			free = free.Plus(a.Allocated)
+	for n := range s.Nodes() {
+		if !n.Schedulable {
 			continue
 		}
+		devices := make(map[string]int64)
 		for _, request := range requests {
-			devices[request] -= cluster.Count(a.Devices, request)
+			devices[request] = cluster.Count(n.Devices, request)
 		}
+		if len(requests) > 0 {
+			for a := range s.On(n.ID) {
+				if k := q.jobs[a.Job]; k != nil && k.alloc != nil && k.alloc.ID == a.ID {
+					continue
+				}
+				for _, request := range requests {
+					devices[request] -= cluster.Count(a.Devices, request)
+				}
+			}
+		}
+		capacity := needs(n.Free().Plus(has[n.ID]), devices)
+		maps.DeleteFunc(capacity, func(name string, _ float64) bool { return !asked[name] })
+		out = append(out, queue.Node{ID: n.ID, Capacity: capacity})
 	}
-	out := needs(free, devices)
-	maps.DeleteFunc(out, func(name string, _ float64) bool { return !asked[name] })
 	return out
 }
 
 // restrict sets the nodes on which waiting jobs may run, as far as the shim knows; nil for all.
-func restrict(s *snapshot, in queue.Input, keys []cluster.JobKey) {
+func (q *queuer) restrict(s *snapshot, in queue.Input) {
 	known := make(map[string]bool, len(in.Nodes))
 	for _, n := range in.Nodes {
 		known[n.ID] = true
 	}
 	alike := make(map[string][]string) // feasible nodes, by what they depend on
-	for i, key := range keys {
+	for i, k := range q.sorted {
 		in.Jobs[i].Feasible = nil
 		if in.Jobs[i].Node != "" && !known[in.Jobs[i].Node] {
 			in.Jobs[i].Node, in.Jobs[i].Feasible = "", []string{} // the node is no more the queue's
 			continue
 		}
-		j := s.Job(key)
+		j := k.is
 		if in.Jobs[i].Node != "" || in.Jobs[i].Ended || j == nil {
 			continue
 		}
 		_, group, _ := single(j)
 		if _, id := j.Suspended(); id != "" && !group.Shared && s.Node(id) != nil { // its checkpoint is there
 			in.Jobs[i].Feasible = []string{}
-			if known[id] && s.feasible(s.Node(id), j, group, cluster.Resources{}) && !s.isRejected(key, id) {
+			if known[id] && s.feasible(s.Node(id), j, group, cluster.Resources{}) && !s.isRejected(k.key, id) {
 				in.Jobs[i].Feasible = []string{id}
 			}
 			continue
 		}
-		kind := fmt.Sprint(j.Pool, j.Datacenters, group.Drivers, group.Engine)
+		kind := strings.Join(slices.Concat(j.Datacenters, []string{"", j.Pool, group.Engine}, group.Drivers), "\x00")
 		feasible, ok := alike[kind]
 		if !ok {
 			feasible = []string{}
@@ -368,8 +439,8 @@ func restrict(s *snapshot, in queue.Input, keys []cluster.JobKey) {
 			}
 			alike[kind] = feasible
 		}
-		if len(s.rejected[key]) > 0 {
-			feasible = slices.DeleteFunc(slices.Clone(feasible), func(id string) bool { return s.isRejected(key, id) })
+		if len(s.rejected[k.key]) > 0 {
+			feasible = slices.DeleteFunc(slices.Clone(feasible), func(id string) bool { return s.isRejected(k.key, id) })
 		}
 		if len(feasible) < len(in.Nodes) {
 			in.Jobs[i].Feasible = feasible
@@ -377,43 +448,56 @@ func restrict(s *snapshot, in queue.Input, keys []cluster.JobKey) {
 	}
 }
 
-// conclude proposes what the policy decides, explains the jobs that wait, and keeps the order: those
-// that wait, then those that run.
-func (q *queuer) conclude(s *snapshot, p *plan, in queue.Input, keys []cluster.JobKey, out queue.Output) {
-	byRank := make([]int, len(out.Jobs)) // indexes of keys
-	of := make([]queue.Decision, len(keys))
+// conclude proposes what the policy decides, explains the jobs that wait, and keeps the standing: those
+// that wait, then those that run, in order.
+func (q *queuer) conclude(s *snapshot, p *plan, in queue.Input, out queue.Output) {
+	byRank := make([]int, len(out.Jobs)) // indexes of q.sorted
+	of := make([]queue.Decision, len(q.sorted))
 	decisions := out.Jobs
-	for i, key := range keys {
-		q.jobs[key].FairS = in.Jobs[i].FairS
+	for i, k := range q.sorted {
+		k.FairS = in.Jobs[i].FairS
 		if !in.Jobs[i].Ended {
 			of[i], decisions = decisions[0], decisions[1:]
 			byRank[of[i].Rank-1] = i
 		}
 	}
-	waiting, running := []store.Queued{}, []store.Queued{}
+	running := []store.Queued{}
+	is := &q.standing
 	for _, i := range byRank {
-		k, j, d := q.jobs[keys[i]], s.Job(keys[i]), of[i]
-		if j == nil {
+		k, d := q.sorted[i], of[i]
+		if k.is == nil {
 			continue
 		}
-		if o := s.orders.Of(j.Key); o.Do == store.DoStop && in.Jobs[i].Suspendable && k.Node != "" {
+		if o := s.orders.Of(k.key); o.Do == store.DoStop && in.Jobs[i].Suspendable && k.Node != "" {
 			d.Rule, d.Why = queue.RuleYield, "stopped "+o.String()
 		}
 		e := store.Queued{
-			Namespace: j.Key.Namespace, Job: j.Key.ID, Owner: k.Owner, Late: d.Late,
+			Namespace: k.key.Namespace, Job: k.key.ID, Owner: k.Owner, Late: d.Late,
 			Start: minute(d.StartS), End: minute(d.EndS), FairEnd: minute(d.FairEndS),
 		}
 		if k.Node != "" {
-			e.Node, e.Why = s.name(k.Node), "runs"
-			running = append(running, s.asked(e, j))
+			if len(running) < maxQueued {
+				e.Node, e.Why = s.name(k.Node), "runs"
+				running = append(running, s.asked(e, k.is))
+			}
 		} else {
-			alloc, _ := j.Suspended()
-			e.Suspended, e.Number, e.Why = alloc != "", len(waiting)+1, s.waitsFor(j, d)
-			waiting = append(waiting, s.asked(e, j))
+			alloc, _ := k.is.Suspended()
+			is.waiting++
+			e.Suspended, e.Number, e.Why = alloc != "", is.waiting, s.waitsFor(k.is, d)
+			if e = s.asked(e, k.is); is.waiting <= maxQueued {
+				is.first = append(is.first, e)
+			}
+			if e.Suspended {
+				is.suspended++
+			}
+			if e.Late && e.Order != store.DoHold {
+				is.late++
+			}
 		}
-		s.order(p, k, j, d, e)
+		s.order(p, k, d, e)
 	}
-	q.order = append(waiting, running...)
+	is.first = append(is.first, running...)
+	is.first = is.first[:min(len(is.first), maxQueued)]
 }
 
 // minute is a time in a report, which is written when it changes; zero if unknown.
@@ -425,12 +509,13 @@ func minute(s *float64) time.Time {
 }
 
 // order turns a decision, which e reports, into a proposal or a reason.
-func (s *snapshot) order(p *plan, k *queuedJob, j *cluster.Job, d queue.Decision, e store.Queued) {
+func (s *snapshot) order(p *plan, k *queuedJob, d queue.Decision, e store.Queued) {
+	j := k.is
 	if s.busy[j.Key] {
 		return
 	}
 	if !j.Held {
-		if a := s.Alloc(k.alloc); d.Rule == queue.RuleYield && a != nil {
+		if a := k.alloc; d.Rule == queue.RuleYield && a != nil {
 			s.busy[j.Key] = true
 			if on := e.Start; !on.IsZero() && !s.config.DryRun { // a dry run records it once
 				d.Why += on.Format("; expected to go on at 15:04 UTC")
@@ -446,7 +531,11 @@ func (s *snapshot) order(p *plan, k *queuedJob, j *cluster.Job, d queue.Decision
 		return // it has been released, but this state is older
 	}
 	if d.Rule != queue.RuleStart {
-		p.note(note{key: j.Key, level: hclog.Debug, reason: reason{text: fmt.Sprintf("waits in the queue, number %d: %s", e.Number, e.Why), index: j.Index}})
+		place := "behind those listed"
+		if e.Number <= maxQueued {
+			place = fmt.Sprint("number ", e.Number)
+		}
+		p.note(note{key: j.Key, level: hclog.Debug, reason: reason{text: "waits in the queue, " + place + ": " + e.Why, index: j.Index}})
 		return
 	}
 	name, _, _ := single(j)
@@ -469,7 +558,10 @@ func (s *snapshot) waitsFor(j *cluster.Job, d queue.Decision) string {
 	if n := len(s.rejected[j.Key]); d.Rule == queue.RuleNever && n > 0 {
 		return fmt.Sprintf("Nomad would place it on none of the %d nodes that were tried; they are tried again within %v", n, rejectionTTL)
 	}
-	why := s.readable(d.Why)
+	why := d.Why
+	if d.Rule == queue.RuleReserve { // no other names a node
+		why = s.readable(why)
+	}
 	alloc, node := j.Suspended()
 	if alloc == "" {
 		return why

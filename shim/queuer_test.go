@@ -72,7 +72,7 @@ func TestQueuer(t *testing.T) {
 	must.StrContains(t, s.latest[short].text, "waits in the queue, number 2: ")
 	must.StrContains(t, s.latest[long].text, "waits in the queue, number 3: ")
 	var order []string
-	for _, q := range s.planner.queuer.order {
+	for _, q := range s.planner.queuer.standing.first {
 		order = append(order, q.Job)
 		must.Eq(t, "ml", q.Owner)
 	}
@@ -82,7 +82,7 @@ func TestQueuer(t *testing.T) {
 	s.state.Jobs[unknown].Held = false
 	s.state.Allocs["run"] = &cluster.Alloc{ID: "run", Job: unknown, Group: "g", Node: "a", Running: true, Started: time.Now().Add(-time.Hour), Allocated: cluster.Resources{MHz: 600}}
 	s.decide(c)
-	for _, q := range s.planner.queuer.order {
+	for _, q := range s.planner.queuer.standing.first {
 		must.Eq(t, q.Job == "unknown", q.Node == "node-a", must.Sprint(q))
 	}
 	must.StrContains(t, s.latest[short].text, ": no place is free")
@@ -106,7 +106,7 @@ func TestQueuer(t *testing.T) {
 	s.decide(c)
 	s.decide(c)
 	must.MapEmpty(t, s.planner.queuer.jobs)
-	must.SliceEmpty(t, s.planner.queuer.order)
+	must.SliceEmpty(t, s.planner.queuer.standing.first)
 
 	// Time without jobs is no time of the twins.
 	must.True(t, s.planner.queuer.at.IsZero())
@@ -136,7 +136,7 @@ func TestQueuer_figures(t *testing.T) {
 		j.Groups["g"] = g
 	})
 	must.Eq(t, []float64{maxQueued + 1, 0, 1}, figures())
-	must.Len(t, maxQueued+2, s.planner.queuer.order)
+	must.Len(t, maxQueued, s.planner.queuer.standing.first)
 
 	s.planner.queuer.jobs[suspended].FairS = 1e9 // its twin has ended
 	must.Eq(t, []float64{maxQueued + 1, 1, 1}, figures())
@@ -229,7 +229,7 @@ func TestQueuer_config(t *testing.T) {
 	c := config.Default()
 	c.Queue.Cost, c.Queue.Probe, c.Queue.Weights = 5*time.Second, time.Hour, map[string]float64{"vision": 2}
 	s.Reload(c)
-	in, _ := s.planner.queuer.input(s.snap(), time.Now())
+	in := s.planner.queuer.input(s.snap(), time.Now())
 	must.Eq(t, 5, in.Params.CostS)
 	must.Eq(t, 3600, in.Params.ProbeS)
 	must.Eq(t, []queue.Owner{{Name: "vision", Weight: 2}}, in.Owners)
@@ -244,20 +244,22 @@ func TestQueuer_leaders(t *testing.T) {
 	waits, again := s.submit("waits", time.Hour, nil), s.submit("again", time.Hour, nil)
 	c := config.Default()
 	s.decide(c)
-	saved := s.twins
-	must.MapLen(t, 3, saved)
-	for key, twin := range saved {
-		twin.FairS = 600
-		saved[key] = twin
+	must.Len(t, 3, s.twins)
+	saved := make(map[cluster.JobKey]store.Twin)
+	for _, is := range s.twins {
+		is.FairS = 600
+		saved[is.key] = is.Twin
 	}
 	s.state.Jobs[runs].Submitted = time.Now().Add(time.Minute) // the shim has released it
 	s.state.Jobs[again].Submitted = time.Now().Add(time.Minute)
 
 	next := queueing()
-	next.state, next.twins = s.state, saved
+	next.state, next.before = s.state, saved
 	next.decide(c)
-	for key, want := range map[cluster.JobKey]float64{runs: 600, waits: 600, again: 0} {
-		must.Eq(t, want, next.twins[key].FairS, must.Sprint(key))
+	want := map[cluster.JobKey]float64{runs: 600, waits: 600, again: 0}
+	must.Len(t, len(want), next.twins)
+	for _, is := range next.twins {
+		must.Eq(t, want[is.key], is.FairS, must.Sprint(is.key))
 	}
 }
 

@@ -63,7 +63,7 @@ func (l *leadership) ask() {
 			}
 			if !remembers {
 				l.remember(jobs)
-				l.twins, l.twinsAt = twins, time.Now()
+				l.before, l.twinsAt = twins, time.Now()
 			}
 			was := l.paused
 			l.pause, l.operatorsKnown, l.paused = pause, true, pause.Active(time.Now())
@@ -104,26 +104,13 @@ func (x *executor) closed(c config.Config) string {
 // passed keeps what a pass tells.
 func (l *leadership) passed(out outcome) {
 	l.held, l.queue = out.held, out.queue
-	if l.twins = out.twins; time.Since(l.twinsAt) >= store.Heartbeat {
+	if l.before, l.twins = nil, out.twins; time.Since(l.twinsAt) >= store.Heartbeat {
 		l.saveTwins()
 	}
-	var waiting, late, suspended int
-	for _, e := range out.queue {
-		if e.Node != "" {
-			continue
-		}
-		waiting++
-		if e.Late && e.Order != store.DoHold {
-			late++
-		}
-		if e.Suspended {
-			suspended++
-		}
-	}
 	l.metrics.Held.Set(float64(len(out.held)))
-	l.metrics.Queued.Set(float64(waiting))
-	l.metrics.QueuedLate.Set(float64(late))
-	l.metrics.Suspended.Set(float64(suspended))
+	l.metrics.Queued.Set(float64(out.queue.waiting))
+	l.metrics.QueuedLate.Set(float64(out.queue.late))
+	l.metrics.Suspended.Set(float64(out.queue.suspended))
 	if !out.surveyed {
 		return
 	}
@@ -133,10 +120,13 @@ func (l *leadership) passed(out outcome) {
 
 // saveTwins saves what the twins have had, for the next leader.
 func (l *leadership) saveTwins() {
-	if l.twinsAt.IsZero() || l.now().DryRun {
+	if l.twinsAt.IsZero() || l.twins == nil || l.now().DryRun {
 		return
 	}
-	twins := l.twins
+	twins := make(map[cluster.JobKey]store.Twin, len(l.twins))
+	for _, t := range l.twins {
+		twins[t.key] = t.Twin
+	}
 	l.twinsAt = time.Now()
 	l.writer.add(entry{
 		warning: "cannot save the queue's twins",
@@ -194,7 +184,7 @@ func (l *leadership) report(c config.Config, state cluster.Snapshot) {
 	r := store.Report{
 		Version: version.String(), DryRun: c.DryRun, Nodes: state.NumNodes(), Closed: l.closed(c),
 		InFlightMax: c.Limits.InFlight, StartedMax: c.Limits.MovesPerMinute, Reasons: []store.Reason{},
-		Held: l.held[:min(len(l.held), maxHeld)], Queue: l.queue[:min(len(l.queue), maxQueued)], QueueOff: queueOff(c, l.orders),
+		Held: l.held[:min(len(l.held), maxHeld)], Queue: l.queue.first, QueueOff: queueOff(c, l.orders),
 	}
 	r.InFlight, r.Started = l.budget.Usage(now)
 	for _, key := range firstJobs(maps.Keys(l.latest), maxReasons) {

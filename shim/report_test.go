@@ -141,6 +141,6 @@ func TestAsk_remembers(t *testing.T) {
 	}
 	must.Eq(t, 1, lists)
 	must.Eq(t, 2026, s.writer.jobs[a.Job].Marked.Year())
-	must.Eq(t, map[cluster.JobKey]store.Twin{a.Job: {SubmittedS: 5, FairS: 7}}, s.twins)
+	must.Eq(t, map[cluster.JobKey]store.Twin{a.Job: {SubmittedS: 5, FairS: 7}}, s.before)
 	must.StrContains(t, s.snap().blocked(a, "b"), "back-off after 2 failures until 20", must.Sprint("by this process's clock, which may be behind"))
 }

@@ -6,6 +6,7 @@ package shim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -69,6 +70,47 @@ func TestSuspend(t *testing.T) {
 		must.Eq(t, "", s.latest[long].text, must.Sprint(name))
 		must.StrContains(t, s.latest[short].text, "no place is free", must.Sprint(name))
 	}
+}
+
+// Each running job's turn to be heard comes, and what it said holds for some minutes.
+func TestSuspend_many(t *testing.T) {
+	c := config.Default()
+	c.DryRun = true
+	const suspended = "would be suspended: job ml/short is before it"
+	s, long, _ := yielding(func(*cluster.Job) {})
+	var read []int
+	for i := range 2*maxStatuses + 1 { // before it, on nodes that are not eligible
+		key := s.submit(fmt.Sprint("a-", i), time.Hour, func(j *cluster.Job) { j.Held = false })
+		s.state.Allocs[key.ID] = &cluster.Alloc{ID: key.ID, Job: key, Group: "g", Node: "elsewhere", Running: true, Allocated: cluster.Resources{MHz: 1}}
+	}
+	for range 3 {
+		must.Eq(t, "", s.latest[long].text)
+		s.decide(c)
+		n := 0
+		for _, k := range s.planner.queuer.jobs {
+			if k.reports {
+				n++
+			}
+		}
+		read = append(read, n)
+	}
+	must.Eq(t, []int{maxStatuses, 2 * maxStatuses, 2*maxStatuses + 2}, read)
+	must.Eq(t, suspended, s.latest[long].text)
+
+	s.nomad = reported{reports: 0} // until all have been read anew
+	for range 4 {
+		delete(s.latest, long)
+		s.decide(c)
+	}
+	must.Eq(t, "", s.latest[long].text)
+	k := s.planner.queuer.jobs[long]
+	k.Suspendable, k.reports, k.left = true, true, 600
+	k.apply(k.heard.Add(time.Minute))
+	must.Eq(t, []any{true, 540.0}, []any{k.Suspendable, *k.RemainingS})
+	k.RemainingS = nil
+	k.apply(k.heard.Add(maxHeard))
+	must.False(t, k.Suspendable)
+	must.Nil(t, k.RemainingS)
 }
 
 // An operator's stop needs no other job.

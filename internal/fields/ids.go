@@ -11,12 +11,12 @@ type IDs struct {
 
 // Check checks the ID of element i; call it in order.
 func (d *IDs) Check(errs *Errors, i int, id string) {
-	at := Member(Index(d.List, i), "id")
+	at := func() string { return Member(Index(d.List, i), "id") }
 	switch j, repeated := d.first[id]; {
 	case id == "":
-		errs.Add(at, "must not be empty")
+		errs.Add(at(), "must not be empty")
 	case repeated:
-		errs.Add(at, "must be unique, %q is the id of %s too", id, Index(d.List, j))
+		errs.Add(at(), "must be unique, %q is the id of %s too", id, Index(d.List, j))
 	default:
 		if d.first == nil {
 			d.first = make(map[string]int)

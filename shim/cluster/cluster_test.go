@@ -406,3 +406,37 @@ func BenchmarkApply(b *testing.B) {
 		}
 	}
 }
+
+// Each is Of for each of the jobs.
+func TestSnapshot_Each(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		key := func(i int) JobKey { return JobKey{"ml", fmt.Sprint(i)} }
+		var l Listing
+		for i := range rapid.IntRange(0, 6).Draw(t, "jobs") {
+			l.Jobs = append(l.Jobs, &Job{Key: key(i)})
+		}
+		for i, of := range rapid.SliceOfN(rapid.IntRange(0, 7), 0, 10).Draw(t, "allocations") {
+			l.Allocs = append(l.Allocs, &Alloc{ID: fmt.Sprint(i), Job: key(of)})
+		}
+		s := NewStore()
+		s.Replace(l)
+		var jobs []*Job
+		var want, got []string
+		for j := range s.is.Jobs() {
+			if !rapid.Bool().Draw(t, "asked for") {
+				continue
+			}
+			jobs = append(jobs, j)
+			for a := range s.is.Of(j.Key) {
+				want = append(want, j.Key.ID+" "+a.ID)
+			}
+		}
+		for range 2 {
+			got = nil
+			for j, a := range s.is.Each(jobs) {
+				got = append(got, j.Key.ID+" "+a.ID)
+			}
+			must.Eq(t, want, got)
+		}
+	})
+}

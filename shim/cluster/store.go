@@ -105,6 +105,20 @@ func (s Snapshot) Of(job JobKey) iter.Seq[*Alloc] {
 	}
 }
 
+// Each returns the jobs' allocations, with their jobs. The jobs are in the order of Jobs. For many of
+// them it is faster than Of.
+func (s Snapshot) Each(jobs []*Job) iter.Seq2[*Job, *Alloc] {
+	return func(yield func(*Job, *Alloc) bool) {
+		left := jobs
+		s.byJob.Ascend(func(a *Alloc) bool {
+			for len(left) > 0 && left[0].Key.Compare(a.Job) < 0 {
+				left = left[1:]
+			}
+			return len(left) > 0 && (left[0].Key != a.Job || yield(left[0], a))
+		})
+	}
+}
+
 // maxRuns and maxRunText bound the remembered runs: groups, and bytes per text.
 const (
 	maxRuns    = 10_000

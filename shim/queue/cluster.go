@@ -71,22 +71,28 @@ func newCluster(in Input) *cluster {
 	return c
 }
 
-// restrict finds the nodes on which each job may run. Jobs often share a list.
-func (c *cluster) restrict(all *nodeSet) {
-	type list struct {
-		first *string
-		n     int
+// list identifies the elements of a slice. Jobs often share a list of nodes.
+type list struct {
+	first *string
+	n     int
+}
+
+func listOf(all []string) list {
+	if len(all) == 0 {
+		return list{}
 	}
+	return list{&all[0], len(all)}
+}
+
+// restrict finds the nodes on which each job may run.
+func (c *cluster) restrict(all *nodeSet) {
 	sets := make(map[list]*nodeSet)
 	c.may = slices.Repeat([]*nodeSet{all}, len(c.in.Jobs))
 	for i, j := range c.in.Jobs {
 		if j.Feasible == nil {
 			continue
 		}
-		l := list{n: len(j.Feasible)}
-		if l.n > 0 {
-			l.first = &j.Feasible[0]
-		}
+		l := listOf(j.Feasible)
 		if sets[l] == nil {
 			nodes := make([]int, l.n)
 			for k, id := range j.Feasible {

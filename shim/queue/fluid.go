@@ -19,6 +19,7 @@ type fluid struct {
 	owners []fluidOwner
 	kinds  []*kind
 	alike  map[string]*kind // by owner and use
+	key    []byte           // scratch space
 	used   []float64        // of each resource, the part that the rates take
 	grow   []float64        // of used, in 1 of the time of fill
 	next   events
@@ -59,14 +60,14 @@ func newFluid(resources int) *fluid {
 
 // join adds a twin. Its owner is an index in f.owners.
 func (f *fluid) join(owner int, use []float64, t twin) {
-	key := binary.NativeEndian.AppendUint64(nil, uint64(owner))
+	f.key = binary.NativeEndian.AppendUint64(f.key[:0], uint64(owner))
 	for _, u := range use {
-		key = binary.NativeEndian.AppendUint64(key, math.Float64bits(u))
+		f.key = binary.NativeEndian.AppendUint64(f.key, math.Float64bits(u))
 	}
-	k := f.alike[string(key)]
+	k := f.alike[string(f.key)]
 	if k == nil {
 		k = &kind{use: slices.Clone(use), share: slices.Max(use), mix: make([]float64, len(use))}
-		f.alike[string(key)], f.kinds = k, append(f.kinds, k)
+		f.alike[string(f.key)], f.kinds = k, append(f.kinds, k)
 		f.owners[owner].kinds = append(f.owners[owner].kinds, k)
 	}
 	if t.left > 0 || t.on {

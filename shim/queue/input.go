@@ -96,17 +96,25 @@ const (
 // Validate returns all errors as a fields.Errors, by JSON path.
 func (in Input) Validate() error {
 	var errs fields.Errors
-	amounts := func(path string, of Resources) {
-		for _, name := range slices.Sorted(maps.Keys(of)) {
-			errs.Bound(fields.Member(path, name), of[name], 0, MaxAmount)
+	// Paths are made for errors only: there may be ten thousands of jobs.
+	amounts := func(of Resources, path func() string) (some bool) {
+		valid := true
+		for _, x := range of {
+			valid, some = valid && fields.Within(x, 0, MaxAmount), some || x > 0
 		}
+		if !valid {
+			for _, name := range slices.Sorted(maps.Keys(of)) {
+				errs.Bound(fields.Member(path(), name), of[name], 0, MaxAmount)
+			}
+		}
+		return some
 	}
 	errs.Bound("now_s", in.NowS, 0, math.MaxFloat64)
 	nodes := fields.IDs{List: "nodes"}
 	is := make(map[string]bool, len(in.Nodes))
 	for i, n := range in.Nodes {
 		nodes.Check(&errs, i, n.ID)
-		amounts(fields.Member(fields.Index("nodes", i), "capacity"), n.Capacity)
+		amounts(n.Capacity, func() string { return fields.Member(fields.Index("nodes", i), "capacity") })
 		is[n.ID] = true
 	}
 	for i, o := range in.Owners {
@@ -118,12 +126,16 @@ func (in Input) Validate() error {
 			errs.Add(fields.Member(fields.Index("owners", i), "name"), "is duplicated: %q", o.Name)
 		}
 	}
-	jobs := fields.IDs{List: "jobs"}
+	jobs, checked := fields.IDs{List: "jobs"}, make(map[list]bool)
 	for i, j := range in.Jobs {
 		at := func(name string) string { return fields.Member(fields.Index("jobs", i), name) }
+		bound := func(name string, x, low, high float64) {
+			if !fields.Within(x, low, high) {
+				errs.Bound(at(name), x, low, high)
+			}
+		}
 		jobs.Check(&errs, i, j.ID)
-		amounts(at("needs"), j.Needs)
-		if !slices.ContainsFunc(slices.Collect(maps.Values(j.Needs)), func(x float64) bool { return x > 0 }) {
+		if !amounts(j.Needs, func() string { return at("needs") }) {
 			errs.Add(at("needs"), "must have an amount > 0 of something")
 		}
 		if j.Node != "" && !is[j.Node] {
@@ -132,17 +144,20 @@ func (in Input) Validate() error {
 		if j.Node != "" && j.Ended {
 			errs.Add(at("node"), "must be \"\" for a job that has ended, got %q", j.Node)
 		}
-		errs.Bound(at("served_s"), j.ServedS, 0, MaxS)
-		errs.Bound(at("fair_s"), j.FairS, 0, MaxS)
+		bound("served_s", j.ServedS, 0, MaxS)
+		bound("fair_s", j.FairS, 0, MaxS)
 		if j.RemainingS != nil {
-			errs.Bound(at("remaining_s"), *j.RemainingS, 0, MaxS)
+			bound("remaining_s", *j.RemainingS, 0, MaxS)
 		}
-		errs.Bound(at("cost_s"), j.CostS, 0, MaxS)
-		errs.Bound(at("priority"), float64(j.Priority), -optin.MaxPriority, optin.MaxPriority)
-		errs.Bound(at("top_s"), j.TopS, 0, math.MaxFloat64)
-		for k, id := range j.Feasible {
-			if !is[id] {
-				errs.Add(fields.Index(at("feasible"), k), "must be the id of one of nodes, got %q", id)
+		bound("cost_s", j.CostS, 0, MaxS)
+		bound("priority", float64(j.Priority), -optin.MaxPriority, optin.MaxPriority)
+		bound("top_s", j.TopS, 0, math.MaxFloat64)
+		if l := listOf(j.Feasible); !checked[l] {
+			checked[l] = true
+			for k, id := range j.Feasible {
+				if !is[id] {
+					errs.Add(fields.Index(at("feasible"), k), "must be the id of one of nodes, got %q", id)
+				}
 			}
 		}
 	}

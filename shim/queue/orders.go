@@ -20,7 +20,10 @@ func (in Input) obey(order []int, ends []float64) (obeyed, held []int) {
 		}
 	}
 	slices.SortStableFunc(obeyed, func(a, b int) int { return cmp.Compare(in.Jobs[b].TopS, in.Jobs[a].TopS) })
-	return in.byPriority(obeyed, ends), held
+	if slices.ContainsFunc(obeyed, func(i int) bool { return in.Jobs[i].Priority != 0 }) {
+		obeyed = in.byPriority(obeyed, ends)
+	}
+	return obeyed, held
 }
 
 // byPriority puts each job behind those of its owner with a higher priority. It moves jobs back only,

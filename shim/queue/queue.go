@@ -57,9 +57,17 @@ type Decision struct {
 }
 
 // Decide runs fair finish on a valid input, which it does not change.
-func Decide(in Input) Output {
+func Decide(in Input) Output { return newCluster(in).decide() }
+
+// DecideAfter runs the twins for a time in seconds, as Input.Advance does, and then decides.
+func DecideAfter(seconds float64, in Input) Output {
 	c := newCluster(in)
-	ends := c.ends()
+	c.advance(seconds)
+	return c.decide()
+}
+
+func (c *cluster) decide() Output {
+	in, ends := c.in, c.ends()
 	order, held := in.obey(in.byFairFinish(ends), ends)
 	placed := c.place(order, Rules{Reserve: in.starves, Interrupt: true})
 	plan := placed.plan
@@ -100,8 +108,10 @@ func (in Input) at(seconds *float64) *float64 {
 
 // Advance runs the twins for a time in seconds: it adds what each gets to its job's FairS. It
 // returns when each twin ended, in seconds from the beginning; +Inf if it did not.
-func (in Input) Advance(seconds float64) []float64 {
-	f := newCluster(in).twins()
+func (in Input) Advance(seconds float64) []float64 { return newCluster(in).advance(seconds) }
+
+func (c *cluster) advance(seconds float64) []float64 {
+	in, f := c.in, c.twins()
 	ends := slices.Repeat([]float64{math.Inf(1)}, len(in.Jobs))
 	f.advance(seconds, 1, func(t twin, at float64) {
 		if !t.on {
