@@ -134,8 +134,9 @@ func (q *queuer) input(s *snapshot, now time.Time) queue.Input {
 	for _, owner := range slices.Sorted(maps.Keys(s.config.Queue.Weights)) {
 		in.Owners = append(in.Owners, queue.Owner{Name: owner, Weight: s.config.Queue.Weights[owner]})
 	}
-	for _, k := range q.sorted {
-		in.Jobs = append(in.Jobs, k.Job)
+	in.Jobs = make([]queue.Job, len(q.sorted))
+	for i, k := range q.sorted {
+		in.Jobs[i] = k.Job
 	}
 	in.Nodes = q.nodes(s, in.Jobs)
 	q.restrict(s, in)
@@ -378,6 +379,7 @@ func (q *queuer) nodes(s *snapshot, jobs []queue.Job) (out []queue.Node) {
 			has[k.alloc.Node] = has[k.alloc.Node].Plus(k.alloc.Allocated)
 		}
 	}
+	out = make([]queue.Node, 0, s.NumNodes())
 	for n := range s.Nodes() {
 		if !n.Schedulable {
 			continue
