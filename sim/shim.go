@@ -71,7 +71,7 @@ func (h *shim) choose(s *simulation, t *task) *node {
 }
 
 // byLot is Nomad's scheduler: it shuffles the nodes and scores the first ones with room, two for
-// a batch job (feasible.GenericStack). Tasks without a request count equally.
+// a batch job (feasible.GenericStack), with the task on them. Tasks without a request count equally.
 func (h *shim) byLot(s *simulation, t *task) *node {
 	limit := 2
 	if t.Service != nil {
@@ -87,9 +87,9 @@ func (h *shim) byLot(s *simulation, t *task) *node {
 			continue
 		}
 		limit--
-		part := n.asked / n.cores
+		part := (n.asked + t.AskCores) / n.cores
 		if t.AskCores == 0 {
-			part = float64(len(n.tasks)) / n.cores
+			part = float64(len(n.tasks)+1) / n.cores
 		}
 		if s.v.placement == scenario.Binpack {
 			part = -part

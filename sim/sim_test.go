@@ -370,6 +370,33 @@ func TestShim_byLot(t *testing.T) {
 	must.Nil(t, s.shim.choose(s, &task{}))
 }
 
+// Nodes are scored with the task on them: an empty small one may come after a large one with tasks.
+func TestShim_byLot_unequal(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ask, asked float64 // the task's, the large node's
+		tasks      int     // on the large node
+		placement  string
+		want       string
+	}{
+		"spread: 1 of 4, 3 of 16":          {0, 0, 2, scenario.Spread, "large"},
+		"spread: 1 of 4, 5 of 16":          {0, 0, 4, scenario.Spread, "small"},
+		"binpack: 1 of 4, 3 of 16":         {0, 0, 2, scenario.Binpack, "small"},
+		"spread: asks for 2 of 4, 7 of 16": {2, 5, 1, scenario.Spread, "large"},
+		"spread: asks for 2 of 4, 9 of 16": {2, 7, 1, scenario.Spread, "small"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &simulation{v: Variant{placement: tc.placement}, nodes: []*node{
+				{id: "small", cores: 4},
+				{id: "large", cores: 16, asked: tc.asked, tasks: make([]*task, tc.tasks)},
+			}}
+			s.shim.begin(s, 1, 0)
+			for range 10 { // in either order
+				must.Eq(t, tc.want, s.shim.choose(s, &task{Job: workload.Job{AskCores: tc.ask}}).id)
+			}
+		})
+	}
+}
+
 // On several nodes, plain Nomad runs several times with the same jobs and failures.
 func TestBatch_draws(t *testing.T) {
 	const jobs = "workload \"generated\" { jobs = 8 }\nfailures {\n every_s = 400\n repair_s = 50\n checkpoint_s = 10\n}\n"
