@@ -262,7 +262,7 @@ func (q *queuer) wait(s *snapshot, p *plan, j *cluster.Job, now time.Time) {
 	}
 	k.Job = queue.Job{
 		ID: j.Key.String(), Owner: j.Owner, Needs: k.Needs, SubmittedS: seconds(j.Submitted),
-		FairS: was.FairS, ServedS: was.ServedS, RemainingS: was.RemainingS,
+		FairS: was.FairS, ServedS: was.ServedS, RemainingS: was.RemainingS, Suspendable: yields(j, group),
 	}
 	k.alloc, k.released = nil, time.Time{}
 }
@@ -546,7 +546,7 @@ func (s *snapshot) order(p *plan, k *queuedJob, d queue.Decision, e store.Queued
 		why += ", and late"
 	}
 	if !s.config.DryRun {
-		k.Node, k.released = d.Node, time.Now()
+		k.Node, k.released, k.Suspendable = d.Node, time.Now(), false // it cannot yield what it does not have yet
 	}
 	place := move.Place{Group: name, Node: d.Node}
 	if served := s.jobs[j.Key].Served; served != nil {
@@ -576,9 +576,12 @@ func (s *snapshot) waitsFor(j *cluster.Job, d queue.Decision) string {
 
 // suspendable reports whether an allocation of the queue may be suspended now.
 func (s *snapshot) suspendable(a *cluster.Alloc, j *cluster.Job) bool {
-	g := j.Groups[a.Group]
-	return j.Type == api.JobTypeBatch && g.Movable && g.Count == 1 && len(g.Tasks) == 1 && !j.Template && !j.Child && a.Running &&
-		!s.unreadable[j.Key] && s.closed == "" && s.blocked(a, "") == ""
+	return yields(j, j.Groups[a.Group]) && a.Running && !s.unreadable[j.Key] && s.closed == "" && s.blocked(a, "") == ""
+}
+
+// yields reports whether a job can be suspended at all.
+func yields(j *cluster.Job, g cluster.Group) bool {
+	return j.Type == api.JobTypeBatch && g.Movable && g.Count == 1 && len(g.Tasks) == 1 && !j.Template && !j.Child
 }
 
 // servedBefore is how long a job had run when it was last suspended, in seconds.

@@ -122,6 +122,10 @@ func TestSuspend_stop(t *testing.T) {
 	s.orders.Jobs = map[string]store.Order{"ml/long": ordered(store.DoStop)}
 	s.decide(c)
 	must.Eq(t, "would be suspended: stopped "+since, s.latest[long].text)
+	delete(s.latest, long)
+	s.nomad, s.state.Nodes["a"].Schedulable = reported{}, false
+	s.decide(c)
+	must.Eq(t, "", s.latest[long].text, must.Sprint("no report yet"))
 	s.state.Jobs[long].Held = true
 	delete(s.state.Allocs, "run")
 	s.decide(c)
@@ -171,6 +175,34 @@ func TestSuspend_waits(t *testing.T) {
 	delete(s.state.Nodes, "a")
 	s.decide(c)
 	must.StrContains(t, s.latest[key].text, "would be placed", must.Sprint("its node has left the cluster"))
+}
+
+// A job that can be suspended has its first tenth before another's end.
+func TestSuspend_beginning(t *testing.T) {
+	c := config.Default()
+	c.DryRun = true
+	s := queueing()
+	left := 600.0
+	begun := s.submit("begun", 0, func(j *cluster.Job) {
+		g := j.Groups["g"]
+		g.Bound, g.Node, g.Adopts = true, "a", "old"
+		j.Groups["g"] = g
+	})
+	s.writer.jobs[begun] = store.Job{Served: &store.Served{S: 300, FairS: 300, RemainingS: &left}}
+	s.submit("new", 15*time.Minute, func(j *cluster.Job) { j.Type = api.JobTypeBatch })
+	s.decide(c)
+	must.Eq(t, []string{"begun", "new"}, s.names())
+	g := s.state.Jobs[cluster.JobKey{Namespace: "ml", ID: "new"}].Groups
+	g["g"] = cluster.Group{Count: 1, Movable: true, Tasks: g["g"].Tasks, Drivers: g["g"].Drivers, Requested: g["g"].Requested}
+	s.decide(c)
+	must.Eq(t, []string{"new", "begun"}, s.names())
+
+	is := s.planner.queuer.jobs[cluster.JobKey{Namespace: "ml", ID: "new"}]
+	must.True(t, is.Suspendable)
+	c.DryRun = false
+	s.planner.pass(s.leading, s.snapshot(c, s.listed()), func(plan) {})
+	must.Eq(t, "a", is.Node)
+	must.False(t, is.Suspendable, must.Sprint("it is released, and has no allocation yet"))
 }
 
 // The cost of an interruption is what saving and resuming took.

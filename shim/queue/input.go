@@ -55,8 +55,8 @@ type Job struct {
 	FairS   float64 `json:"fair_s" doc:"what its twin has had, in seconds of the whole place"`
 	// RemainingS is what it still needs, in seconds; null if unknown.
 	RemainingS *float64 `json:"remaining_s" doc:"what it still needs, in seconds of its whole place; null if unknown"`
-	// Suspendable means that it can be suspended with a checkpoint. CostS is what that costs: saving,
-	// restoring and lost work, in seconds; 0 for Params.CostS.
+	// Suspendable means that it can be suspended with a checkpoint, once it runs. CostS is what that
+	// costs: saving, restoring and lost work, in seconds; 0 for Params.CostS.
 	Suspendable bool    `json:"suspendable" strict:"optional"`
 	CostS       float64 `json:"cost_s" strict:"optional"`
 	// Feasible are the IDs of nodes on which it may run; null for all.

@@ -184,13 +184,24 @@ func (c *cluster) twins() *fluid {
 // remaining time, and long jobs end later.
 const needWeight = 0.5
 
+// early is the weight of a job's key in the order during its beginning, a part of its work, so that
+// first results come sooner (docs/queue.md). With a quarter they come half as much sooner again, for
+// two to four times as many points of the mean; with a twentieth of the work the gain is half or less.
+const beginning, early = 0.1, 0.5
+
 // byFairFinish orders the jobs by the time until their twins end, 0 for late ones, plus half of what
 // they still need: among late jobs those come first that need least. (In the order of their lateness
-// a long one makes all others late.) A running job is before by twice what its suspension costs, so
-// that two do not take turns.
+// a long one makes all others late.) In a job's beginning this counts half, unless it could not be
+// suspended after it. A running job is before by twice what its suspension costs, so that two do not
+// take turns.
 func (in Input) byFairFinish(ends []float64) []int {
 	return in.Order(func(i int) float64 {
-		key, j := ends[i]+needWeight*in.left(in.Jobs[i]), in.Jobs[i]
+		j := in.Jobs[i]
+		left := in.left(j)
+		key := ends[i] + needWeight*left
+		if j.Suspendable && j.ServedS < beginning*(j.ServedS+left) {
+			key *= early
+		}
 		if j.Node != "" {
 			key -= 2 * in.cost(j)
 		}

@@ -45,13 +45,24 @@ func TestDecide(t *testing.T) {
 		{"room for all", two, []Job{job("x", s(100), nil), job("y", nil, nil)}, map[string]string{"x": "start a", "y": "start b"}},
 		{"the shorter twin first", two, []Job{job("long", s(9000), nil), job("mid", s(600), nil), job("short", s(300), nil)},
 			map[string]string{"short": "start a", "mid": "start b", "long": "wait "}},
-		{"a late job before one that needs less", two[:1], []Job{job("short", s(300), nil), job("late", s(800), func(j *Job) { j.ServedS, j.FairS = 1000, 1800 })},
+		{"a late job before one that needs less", two[:1], []Job{
+			job("short", s(300), func(j *Job) { j.ServedS, j.FairS = 100, 100 }), job("late", s(800), func(j *Job) { j.ServedS, j.FairS = 1000, 1800 }),
+		},
 			map[string]string{"late": "start a", "short": "wait "}},
 		{"but not before all", two[:1], []Job{job("short", s(300), nil), job("late", s(5000), func(j *Job) { j.ServedS, j.FairS = 1000, 6000 })},
 			map[string]string{"short": "start a", "late": "reserve "}},
 		{"of late ones that which needs least", two[:1], []Job{
 			job("later", s(5000), func(j *Job) { j.FairS = 5000 }), job("near", s(400), func(j *Job) { j.FairS = 400 }),
 		}, map[string]string{"near": "start a", "later": "reserve "}},
+		{"a job's beginning before another's end", two[:1], []Job{
+			job("short", s(600), func(j *Job) { j.ServedS, j.FairS = 300, 300 }), job("begun", s(850), func(j *Job) { j.ServedS, j.FairS = 90, 90 }),
+		}, map[string]string{"begun": "start a", "short": "wait "}},
+		{"but no more than its beginning", two[:1], []Job{
+			job("short", s(600), func(j *Job) { j.ServedS, j.FairS = 300, 300 }), job("begun", s(850), func(j *Job) { j.ServedS, j.FairS = 100, 100 }),
+		}, map[string]string{"short": "start a", "begun": "wait "}},
+		{"nor if it would run to its end", two[:1], []Job{
+			job("short", s(600), func(j *Job) { j.ServedS, j.FairS = 300, 300 }), job("new", s(850), func(j *Job) { j.Suspendable = false }),
+		}, map[string]string{"short": "start a", "new": "wait "}},
 		{"an unknown size shows in the first quantum", two[:1], []Job{job("known", s(300), nil), job("unknown", nil, nil)},
 			map[string]string{"unknown": "start a", "known": "wait "}},
 		{"and then it has its fair share", two[:1], []Job{
