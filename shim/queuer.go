@@ -293,6 +293,7 @@ func (q *queuer) over(s *snapshot, k *queuedJob, now time.Time) bool {
 	switch {
 	case k.is == nil:
 	case k.alloc != nil && s.Alloc(k.alloc.ID) != nil:
+		k.Suspendable = false // it is being stopped, or was suspended
 		return false
 	case k.is.Queued && k.is.Held && !k.is.Stopped && !s.unreadable[k.key]:
 		return false

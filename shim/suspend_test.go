@@ -72,6 +72,22 @@ func TestSuspend(t *testing.T) {
 	}
 }
 
+// One that Nomad is stopping is not suspended as well, although it has reported.
+func TestSuspend_stopping(t *testing.T) {
+	c := config.Default()
+	c.DryRun = true
+	s, long, short := yielding(func(*cluster.Job) {})
+	s.decide(c)
+	must.StrContains(t, s.latest[long].text, "would be suspended")
+	delete(s.latest, long)
+	stopping := *s.state.Allocs["run"]
+	stopping.Stopping = true
+	s.state.Allocs["run"] = &stopping
+	s.decide(c)
+	must.Eq(t, "", s.latest[long].text)
+	must.StrContains(t, s.latest[short].text, "no place is free")
+}
+
 // Each running job's turn to be heard comes, and what it said holds for some minutes.
 func TestSuspend_many(t *testing.T) {
 	c := config.Default()
