@@ -116,7 +116,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.IntVar(&o.rebalances, "rebalances", 20, "`number` of rebalancing decisions")
 	fs.DurationVar(&o.idle, "idle", time.Minute, "`duration` of measuring an idle shim at the largest size; 0 to skip it")
 	fs.Float64Var(&o.rate, "rate", 100, "`events` per second for an idle shim")
-	fs.IntVar(&o.waiting, "waiting", 0, "`number` of jobs that wait in the queue at 100 %, for a last measurement; 0 to skip it")
+	fs.IntVar(&o.waiting, "waiting", 5000, "`number` of jobs that wait in the queue at 100 %, for a last measurement; 0 to skip it")
 	fs.DurationVar(&o.settle, "settle", 20*time.Second, "`time` between a shim's connection and its measurement")
 	if err := read(fs, args, stderr); err != nil {
 		return o, err
