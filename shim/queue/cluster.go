@@ -5,7 +5,6 @@ package queue
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 )
 
@@ -41,19 +40,14 @@ func (s *nodeSet) has(node int) bool {
 
 func newCluster(in Input) *cluster {
 	c := &cluster{in: in, node: make(map[string]int, len(in.Nodes))}
-	names := make(map[string]bool)
-	for _, n := range in.Nodes {
-		for name := range n.Capacity {
-			names[name] = true
-		}
+	for i := range in.Nodes {
+		c.learn(in.Nodes[i].Capacity)
 	}
-	for _, j := range in.Jobs {
-		for name := range j.Needs {
-			names[name] = true
-		}
+	for i := range in.Jobs {
+		c.learn(in.Jobs[i].Needs)
 	}
-	c.names = slices.Sorted(maps.Keys(names))
-	c.total, c.capacity, c.need = make([]float64, len(names)), vectors(len(in.Nodes), len(names)), vectors(len(in.Jobs), len(names))
+	slices.Sort(c.names)
+	c.total, c.capacity, c.need = make([]float64, len(c.names)), vectors(len(in.Nodes), len(c.names)), vectors(len(in.Jobs), len(c.names))
 	every := make([]int, len(in.Nodes))
 	for i, n := range in.Nodes {
 		c.node[n.ID], every[i] = i, i
@@ -62,13 +56,31 @@ func newCluster(in Input) *cluster {
 		}
 		add(c.total, c.capacity[i], 1)
 	}
-	for i, j := range in.Jobs {
+	for i := range in.Jobs {
 		for r, name := range c.names {
-			c.need[i][r] = j.Needs[name]
+			c.need[i][r] = in.Jobs[i].Needs[name]
 		}
 	}
 	c.restrict(c.newNodeSet(every))
 	return c
+}
+
+// learn adds the names of resources that are new: mostly none.
+func (c *cluster) learn(of Resources) {
+	known := 0
+	for _, name := range c.names {
+		if _, ok := of[name]; ok {
+			known++
+		}
+	}
+	if known == len(of) {
+		return
+	}
+	for name := range of {
+		if !slices.Contains(c.names, name) {
+			c.names = append(c.names, name)
+		}
+	}
 }
 
 // list identifies the elements of a slice. Jobs often share a list of nodes.
@@ -88,7 +100,8 @@ func listOf(all []string) list {
 func (c *cluster) restrict(all *nodeSet) {
 	sets := make(map[list]*nodeSet)
 	c.may = slices.Repeat([]*nodeSet{all}, len(c.in.Jobs))
-	for i, j := range c.in.Jobs {
+	for i := range c.in.Jobs {
+		j := &c.in.Jobs[i]
 		if j.Feasible == nil {
 			continue
 		}

@@ -4,7 +4,6 @@
 package queue
 
 import (
-	"cmp"
 	"math"
 	"slices"
 )
@@ -17,51 +16,42 @@ const expectations = 200
 // suspended: each place that becomes free goes to the first job that fits there.
 func (p *placing) expect(order []int) (start, end []float64) {
 	start, end = slices.Repeat([]float64{math.Inf(1)}, len(p.plan)), slices.Repeat([]float64{math.Inf(1)}, len(p.plan))
-	ends := make([]departure, 0, len(p.plan)) // by time
+	var ends events // of jobs
+	node := make([]int, len(p.plan))
 	for n, jobs := range p.running {
 		for _, i := range jobs {
+			node[i] = n
 			if end[i] = p.left[i]; !math.IsInf(end[i], 1) {
-				ends = append(ends, departure{i, n, end[i]})
+				ends = append(ends, event{end[i], i})
 			}
 		}
 	}
+	ends.order()
 	var waiting []int
 	for _, i := range order {
 		if p.plan[i].Node == "" && p.plan[i].Rule != RuleNever && len(waiting) < expectations {
 			waiting = append(waiting, i)
 		}
 	}
-	if len(waiting) > 0 {
-		slices.SortFunc(ends, departure.compare)
-	}
 	for len(waiting) > 0 && len(ends) > 0 {
-		gone := ends[0]
-		ends = ends[1:]
-		n, at := gone.node, gone.at
-		add(p.free[n], p.need[gone.job], 1)
+		gone, at := ends[0].id, ends[0].at
+		ends = ends.drop()
+		n := node[gone]
+		add(p.free[n], p.need[gone], 1)
 		waiting = slices.DeleteFunc(waiting, func(i int) bool {
 			if !within(p.need[i], p.free[n]) || !p.may[i].has(n) || p.keeps(n, i, at) {
 				return false
 			}
 			start[i], end[i] = at, at+p.left[i]
 			add(p.free[n], p.need[i], -1)
-			if d := (departure{i, n, end[i]}); !math.IsInf(d.at, 1) {
-				k, _ := slices.BinarySearchFunc(ends, d, departure.compare)
-				ends = slices.Insert(ends, k, d)
+			if node[i] = n; !math.IsInf(end[i], 1) {
+				ends = ends.add(event{end[i], i})
 			}
 			return true
 		})
 	}
 	return start, end
 }
-
-// departure is the end of a job.
-type departure struct {
-	job, node int
-	at        float64
-}
-
-func (d departure) compare(o departure) int { return cmp.Compare(d.at, o.at) }
 
 // keeps reports whether node n is kept free for another job than i at that time.
 func (p *placing) keeps(n, i int, at float64) bool {

@@ -249,6 +249,23 @@ func (e events) postpone(at float64) {
 	e.sink(0)
 }
 
+// drop removes the first event.
+func (e events) drop() events {
+	last := len(e) - 1
+	e[0] = e[last]
+	e = e[:last]
+	e.sink(0)
+	return e
+}
+
+func (e events) add(new event) events {
+	e = append(e, new)
+	for i := len(e) - 1; i > 0 && e[i].at < e[(i-1)/2].at; i = (i - 1) / 2 {
+		e[i], e[(i-1)/2] = e[(i-1)/2], e[i]
+	}
+	return e
+}
+
 func (e events) order() {
 	for i := len(e)/2 - 1; i >= 0; i-- {
 		e.sink(i)

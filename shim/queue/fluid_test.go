@@ -115,7 +115,7 @@ func TestAdvance(t *testing.T) {
 		for i, j := range whole.Jobs {
 			must.InDelta(t, j.FairS, pieces.Jobs[i].FairS, 1e-6*(1+j.FairS))
 			must.GreaterEq(t, in.Jobs[i].FairS, j.FairS)
-			if left := in.twinLeft(in.Jobs[i]); left > 0 && c.fits(i) && (j.RemainingS != nil || j.Ended) {
+			if left := in.Params.twinLeft(&in.Jobs[i]); left > 0 && c.fits(i) && (j.RemainingS != nil || j.Ended) {
 				if ends[i] < a+b-1e-6 {
 					must.InDelta(t, ends[i], at[i], 1e-6*(1+ends[i]))
 					must.InDelta(t, in.Jobs[i].FairS+left, j.FairS, 1e-6*(1+left))

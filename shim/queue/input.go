@@ -127,7 +127,8 @@ func (in Input) Validate() error {
 		}
 	}
 	jobs, checked := fields.IDs{List: "jobs"}, make(map[list]bool)
-	for i, j := range in.Jobs {
+	for i := range in.Jobs {
+		j := &in.Jobs[i]
 		at := func(name string) string { return fields.Member(fields.Index("jobs", i), name) }
 		bound := func(name string, x, low, high float64) {
 			if !fields.Within(x, low, high) {
@@ -171,11 +172,11 @@ func (in Input) Validate() error {
 
 // left is what a job still needs, in seconds. One of unknown size is served a quantum at a time, the
 // first of Params.ProbeS, and each as long as all before it, as in Tiresias.
-func (in Input) left(j Job) float64 {
+func (p *Params) left(j *Job) float64 {
 	if j.RemainingS != nil {
 		return *j.RemainingS
 	}
-	end := max(in.Params.ProbeS, 1)
+	end := max(p.ProbeS, 1)
 	for end <= j.ServedS {
 		end *= 2
 	}
@@ -183,10 +184,10 @@ func (in Input) left(j Job) float64 {
 }
 
 // twinLeft is what its twin still needs for as much.
-func (in Input) twinLeft(j Job) float64 {
+func (p *Params) twinLeft(j *Job) float64 {
 	size := j.ServedS
 	if !j.Ended {
-		size += in.left(j)
+		size += p.left(j)
 	}
 	if left := size - j.FairS; left > size*1e-9 {
 		return left
@@ -194,11 +195,11 @@ func (in Input) twinLeft(j Job) float64 {
 	return 0
 }
 
-func (in Input) cost(j Job) float64 {
+func (p *Params) cost(j *Job) float64 {
 	if j.CostS > 0 {
 		return j.CostS
 	}
-	return in.Params.CostS
+	return p.CostS
 }
 
 // Example returns a valid input: a short job comes while a long one has the only GPU.

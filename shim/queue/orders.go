@@ -39,7 +39,7 @@ func (in Input) byPriority(order []int, ends []float64) []int {
 	slices.SortStableFunc(out, func(a, b int) int { return cmp.Compare(in.Jobs[b].Priority, in.Jobs[a].Priority) })
 	last := make(map[string]int) // by owner, of those with a higher priority
 	for _, i := range out {
-		if j := in.Jobs[i]; j.TopS == 0 && !math.IsInf(ends[i], 1) {
+		if j := &in.Jobs[i]; j.TopS == 0 && !math.IsInf(ends[i], 1) {
 			at[i] = max(at[i], last[j.Owner])
 			last[j.Owner] = at[i]
 		}
@@ -49,4 +49,4 @@ func (in Input) byPriority(order []int, ends []float64) []int {
 }
 
 // onHold reports whether the job waits on hold. A running job is not touched.
-func (j Job) onHold() bool { return j.Hold != "" && j.Node == "" && !j.Ended }
+func (j *Job) onHold() bool { return j.Hold != "" && j.Node == "" && !j.Ended }

@@ -107,14 +107,16 @@ func (c *cluster) placing(order []int) *placing {
 	for n, v := range c.capacity {
 		copy(p.free[n], v)
 	}
-	for i, j := range c.in.Jobs {
+	for i := range c.in.Jobs {
+		j := &c.in.Jobs[i]
 		p.left[i], p.cost[i] = math.Inf(1), math.Inf(1)
 		if j.RemainingS != nil {
 			p.left[i] = *j.RemainingS
 		}
 		if j.Node != "" {
 			p.occupy(i, c.node[j.Node])
-			params, cost := c.in.Params, c.in.cost(j)
+			params := &c.in.Params
+			cost := params.cost(j)
 			if j.Suspendable && (c.in.NowS-j.SinceS)*params.Lost >= cost && p.left[i] > params.Margin*cost {
 				p.cost[i], p.cheapest = cost, min(p.cheapest, cost)
 			}

@@ -80,17 +80,18 @@ func (c *cluster) decide() Output {
 	for _, i := range held {
 		plan[i] = Placed{Rule: RuleHold, Because: "on hold " + in.Jobs[i].Hold}
 	}
-	for i, j := range in.Jobs {
+	for i := range in.Jobs {
+		j := &in.Jobs[i]
 		if j.Ended {
 			continue
 		}
-		d := Decision{ID: j.ID, Rank: rank[i], Node: plan[i].Node, Rule: plan[i].Rule, Late: j.RemainingS != nil && in.twinLeft(j) == 0}
+		d := Decision{ID: j.ID, Rank: rank[i], Node: plan[i].Node, Rule: plan[i].Rule, Late: j.RemainingS != nil && in.Params.twinLeft(j) == 0}
 		d.StartS, d.EndS = in.at(&starts[i]), in.at(&finishes[i])
 		if j.RemainingS != nil && !d.Late {
 			d.FairEndS = in.at(&ends[i])
 		}
 		if d.Why = plan[i].Because; d.Why == "" {
-			d.Why = in.due(j, d)
+			d.Why = in.due(j, &d)
 		}
 		out.Jobs = append(out.Jobs, d)
 	}
@@ -139,7 +140,7 @@ func (c *cluster) ends() []float64 {
 	for _, k := range f.kinds {
 		twins += len(k.twins)
 		for _, t := range k.twins {
-			if c.in.twinLeft(c.in.Jobs[t.job]) == 0 {
+			if c.in.Params.twinLeft(&c.in.Jobs[t.job]) == 0 {
 				ends[t.job] = 0
 			}
 		}
@@ -158,7 +159,8 @@ func (c *cluster) twins() *fluid {
 	f := newFluid(len(c.names))
 	owners := make(map[string]int)
 	use := make([]float64, len(c.names))
-	for i, j := range c.in.Jobs {
+	for i := range c.in.Jobs {
+		j := &c.in.Jobs[i]
 		if !j.Ended && !c.fits(i) || !c.has(i) || j.onHold() {
 			continue
 		}
@@ -173,7 +175,7 @@ func (c *cluster) twins() *fluid {
 				use[r] = x / c.total[r]
 			}
 		}
-		f.join(owner, use, twin{job: i, left: c.in.twinLeft(j), on: j.RemainingS == nil && !j.Ended})
+		f.join(owner, use, twin{job: i, left: c.in.Params.twinLeft(j), on: j.RemainingS == nil && !j.Ended})
 	}
 	f.sort()
 	return f
@@ -196,14 +198,14 @@ const beginning, early = 0.1, 0.5
 // take turns.
 func (in Input) byFairFinish(ends []float64) []int {
 	return in.Order(func(i int) float64 {
-		j := in.Jobs[i]
-		left := in.left(j)
+		j := &in.Jobs[i]
+		left := in.Params.left(j)
 		key := ends[i] + needWeight*left
 		if j.Suspendable && j.ServedS < beginning*(j.ServedS+left) {
 			key *= early
 		}
 		if j.Node != "" {
-			key -= 2 * in.cost(j)
+			key -= 2 * in.Params.cost(j)
 		}
 		return key
 	})
@@ -213,8 +215,8 @@ func (in Input) byFairFinish(ends []float64) []int {
 func (in Input) Order(key func(i int) float64) []int {
 	order := make([]int, 0, len(in.Jobs))
 	keys := make([]float64, len(in.Jobs))
-	for i, j := range in.Jobs {
-		if !j.Ended {
+	for i := range in.Jobs {
+		if !in.Jobs[i].Ended {
 			order, keys[i] = append(order, i), key(i)
 		}
 	}
@@ -240,11 +242,11 @@ func (in Input) starves(j Job) bool {
 	case j.RemainingS == nil:
 		return j.FairS-j.ServedS >= patience*in.Params.ProbeS
 	}
-	return in.twinLeft(j) == 0
+	return in.Params.twinLeft(&j) == 0
 }
 
 // due says why a job has its rank.
-func (in Input) due(j Job, d Decision) string {
+func (in *Input) due(j *Job, d *Decision) string {
 	switch {
 	case j.TopS > 0:
 		return "an operator put it at the top"

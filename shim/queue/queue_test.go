@@ -176,7 +176,7 @@ func TestDecide_properties(t *testing.T) {
 			switch {
 			case j.Node != "" && d.Node == "":
 				must.Eq(t, RuleYield, d.Rule)
-				must.True(t, j.Suspendable && (in.NowS-j.SinceS)*in.Params.Lost >= in.cost(j))
+				must.True(t, j.Suspendable && (in.NowS-j.SinceS)*in.Params.Lost >= in.Params.cost(&j))
 				must.Less(t, d.Rank, started)
 			case j.Node != "":
 				must.Eq(t, j.Node, d.Node)

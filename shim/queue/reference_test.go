@@ -45,7 +45,7 @@ func newReference(in Input) *reference {
 			continue
 		}
 		f.owner, f.use = append(f.owner, j.Owner), append(f.use, []float64{j.Needs["gpu"] / total["gpu"], j.Needs["cores"] / total["cores"]})
-		f.left, f.on, f.job = append(f.left, in.twinLeft(j)), append(f.on, j.RemainingS == nil && !j.Ended), append(f.job, i)
+		f.left, f.on, f.job = append(f.left, in.Params.twinLeft(&j)), append(f.on, j.RemainingS == nil && !j.Ended), append(f.job, i)
 	}
 	return f
 }
