@@ -288,7 +288,7 @@ func report(w io.Writer, pairs []pair) error {
 		q := last.Queue[i]
 		fmt.Fprintf(t, "%s\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%d\n", p.ID, p.At, p.LengthS, p.Started-p.At, p.Ended-p.At, q.Started-q.At, q.Ended-q.At, q.Suspends)
 	}
-	fmt.Fprintln(t, "\nIN THE QUEUE, SEED\tMEAN TIME TO THE END\tMEAN WAIT\tLAST END\tWORST JOB\tSLOWED\tSUSPENSIONS PER JOB")
+	fmt.Fprintln(t, "\nIN THE QUEUE, SEED\tMEAN TIME TO THE END\tMEAN WAIT\tLAST END\tWORST JOB\tSLOWED\tSUSPENSIONS PER JOB\tHANDOVER, PLAIN\tQUEUE")
 	all := total{name: "all"}
 	for _, p := range pairs {
 		one := total{name: fmt.Sprint(p.Seed)}
@@ -306,6 +306,7 @@ func report(w io.Writer, pairs []pair) error {
 type total struct {
 	name                    string
 	end, wait, last         [2]float64 // plain Nomad's, the queue's
+	handovers               [2][]float64
 	worst                   float64
 	jobs, suspended, slowed int
 }
@@ -319,6 +320,7 @@ func (s *total) add(p pair) {
 			last = max(last, j.Ended)
 		}
 		s.last[k] += last
+		s.handovers[k] = append(s.handovers[k], handovers(jobs)...)
 	}
 	for i, j := range p.Queue {
 		ratio := (j.Ended - j.At) / (p.Plain[i].Ended - p.Plain[i].At)
@@ -331,8 +333,33 @@ func (s *total) add(p pair) {
 	}
 }
 
+// handovers are the times from a job's end to the start of one that waited then, in seconds.
+func handovers(jobs []job) (all []float64) {
+	for _, j := range jobs {
+		ended := math.Inf(-1)
+		for _, o := range jobs {
+			if o.Ended > j.At && o.Ended <= j.Started {
+				ended = max(ended, o.Ended)
+			}
+		}
+		if !math.IsInf(ended, -1) {
+			all = append(all, j.Started-ended)
+		}
+	}
+	return all
+}
+
+func median(of []float64) string {
+	if len(of) == 0 {
+		return "-"
+	}
+	slices.Sort(of)
+	return fmt.Sprintf("%.1f s", of[len(of)/2])
+}
+
 func (s *total) print(w io.Writer) {
 	change := func(of [2]float64) string { return fmt.Sprintf("%+.0f %%", 100*(of[1]/of[0]-1)) }
 	n := float64(s.jobs)
-	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t× %.2f\t%.0f %%\t%.2f\n", s.name, change(s.end), change(s.wait), change(s.last), s.worst, 100*float64(s.slowed)/n, float64(s.suspended)/n)
+	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t× %.2f\t%.0f %%\t%.2f\t%s\t%s\n", s.name, change(s.end), change(s.wait), change(s.last), s.worst, 100*float64(s.slowed)/n, float64(s.suspended)/n,
+		median(s.handovers[0]), median(s.handovers[1]))
 }

@@ -28,17 +28,17 @@ func TestSample(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
-	long, short := job{ID: "long", LengthS: 60, At: 0, Started: 0, Ended: 60}, job{ID: "short", LengthS: 10, At: 10, Started: 60, Ended: 70}
+	long, short := job{ID: "long", LengthS: 60, At: 0, Started: 0, Ended: 60}, job{ID: "short", LengthS: 10, At: 10, Started: 60.4, Ended: 70}
 	late, soon := job{ID: "long", Started: 0, Ended: 72, Suspends: 1}, job{ID: "short", At: 10, Started: 11, Ended: 21}
 	var out bytes.Buffer
 	must.NoError(t, report(&out, []pair{{Seed: 7, Plain: []job{long, short}, Queue: []job{late, soon}}}))
 	must.StrContains(t, out.String(), "short   10 s       10 s    50 s           60 s        1 s            11 s        0\n")
-	must.StrContains(t, out.String(), "7                   -31 %                 -98 %      +3 %      × 1.20     50 %    0.50\n")
+	must.StrContains(t, out.String(), "7                   -31 %                 -98 %      +3 %      × 1.20     50 %    0.50                 0.4 s            -\n")
 
 	out.Reset()
 	same := []job{long, short}
 	must.NoError(t, report(&out, []pair{{Seed: 7, Plain: same, Queue: []job{late, soon}}, {Seed: 8, Plain: same, Queue: same}}))
-	must.StrContains(t, out.String(), "all                 -15 %                 -49 %      +1 %      × 1.20     25 %    0.25\n")
+	must.StrContains(t, out.String(), "all                 -15 %                 -49 %      +1 %      × 1.20     25 %    0.25                 0.4 s            0.4 s\n")
 }
 
 // A measurement goes on where it was interrupted, unless its options have changed.
