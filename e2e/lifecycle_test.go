@@ -332,18 +332,23 @@ func testExitCodes(t *testing.T, c *cluster) {
 }
 
 func testOutOfMemory(t *testing.T, c *cluster) {
-	k := shell(`x=0123456789abcdef; while :; do x="$x$x"; done`)
-	k.memory = 24
-	alloc := c.finish(t, job{id: "oom", tasks: []task{k}})
-	must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
-	var killed string
-	for _, ev := range alloc.TaskStates["train"].Events {
-		if ev.Type == api.TaskTerminated {
-			killed = ev.Details["oom_killed"]
+	killed := ""
+	// Docker hears of the kernel's kill by an event, which may come after the container's exit: then it
+	// tells Nomad of the exit code only.
+	for try := 0; killed != "true" && try < 4; try++ {
+		k := shell(`x=0123456789abcdef; while :; do x="$x$x"; done`)
+		k.memory = 24
+		alloc := c.finish(t, job{id: fmt.Sprint("oom-", try), tasks: []task{k}})
+		must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
+		for _, ev := range alloc.TaskStates["train"].Events {
+			if ev.Type == api.TaskTerminated {
+				killed = ev.Details["oom_killed"]
+			}
 		}
+		must.True(t, killed == "true" || c.engine == "docker", must.Sprint(harness.Events(alloc, "train")))
+		must.StrNotContains(t, fmt.Sprint(harness.Events(alloc, "train")), "with its fair share", must.Sprint("a failure saves no time"))
 	}
-	must.Eq(t, "true", killed, must.Sprint(harness.Events(alloc, "train")))
-	must.StrNotContains(t, fmt.Sprint(harness.Events(alloc, "train")), "with its fair share", must.Sprint("a failure saves no time"))
+	must.Eq(t, "true", killed)
 }
 
 func testHostVolume(t *testing.T, c *cluster) {
