@@ -172,8 +172,8 @@ func (q *queuer) hear(s *snapshot, now time.Time) {
 // apply uses what a running job's status has said.
 func (k *queuedJob) apply(now time.Time) {
 	ago := now.Sub(k.heard)
-	if left := k.left - ago.Seconds(); left == left && ago < maxHeard {
-		left = max(left, 0)
+	if !math.IsNaN(k.left) && ago < maxHeard {
+		left := max(k.left-ago.Seconds(), 0)
 		k.RemainingS = &left
 	}
 	// Before its first report, a signal might kill a trainer without a handler yet.

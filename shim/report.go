@@ -123,14 +123,17 @@ func (l *leadership) saveTwins() {
 	if l.twinsAt.IsZero() || l.twins == nil || l.now().DryRun {
 		return
 	}
-	twins := make(map[cluster.JobKey]store.Twin, len(l.twins))
-	for _, t := range l.twins {
-		twins[t.key] = t.Twin
-	}
+	all := l.twins
 	l.twinsAt = time.Now()
 	l.writer.add(entry{
 		warning: "cannot save the queue's twins",
-		write:   func(ctx context.Context) error { return l.writer.vars.SaveTwins(ctx, twins) },
+		write: func(ctx context.Context) error {
+			twins := make(map[cluster.JobKey]store.Twin, len(all))
+			for _, t := range all {
+				twins[t.key] = t.Twin
+			}
+			return l.writer.vars.SaveTwins(ctx, twins)
+		},
 	})
 }
 
