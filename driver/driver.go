@@ -341,6 +341,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
 	}
+	s.controller.LastLines(d.ctx, cfg.AllocID, cfg.Name)
 	d.writeIdentity(files)
 	defer d.launch(cfg.AllocID)()
 	handle, network, err := s.primary.StartTask(cfg)

@@ -396,7 +396,7 @@ func testTargetRestarted(t *testing.T, c *cluster) {
 
 // testTargetNewRun: an acceptable target holds for its run only, not after a failure.
 func testTargetNewRun(t *testing.T, c *cluster) {
-	k := shell(preamble + strings.Replace(patient, "while :", "while [ ! -e $d/fail ]", 1) + `; rm $d/fail $d/value; exit 1`)
+	k := shell(preamble + strings.Replace(patient, "while :", "while [ ! -e $d/fail ]", 1) + `; rm $d/fail $d/value; echo step=$n loss=40; exit 1`)
 	g := startGoal(t, c, "new-run", withTargets(k, "50", "", ""))
 	g.reporting(t)
 	g.put(t, "value", "40")

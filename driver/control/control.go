@@ -154,7 +154,8 @@ type Controller struct {
 	wake   chan struct{}
 
 	// The fields below are owned by the loop.
-	tasks      []*task // by arrival
+	tasks      []*task                 // by arrival
+	late       map[run]<-chan struct{} // closed once the last lines of an ended task are read
 	interval   time.Duration
 	nextRun    time.Time
 	decided    time.Time       // time of the last decision
@@ -179,6 +180,7 @@ func New(opts Options, logger hclog.Logger) *Controller {
 		log:      logger.Named("control"),
 		plots:    publish.NewPlots(),
 		wake:     make(chan struct{}, 1),
+		late:     make(map[run]<-chan struct{}),
 		interval: opts.Interval,
 		alpha:    math.NaN(),
 		pool:     opts.PoolCores,
@@ -204,6 +206,26 @@ func (c *Controller) Remove(id string, succeeded bool) <-chan Ended {
 	ended := make(chan Ended, 1)
 	c.post(func(ctx context.Context) { ended <- c.remove(ctx, id, succeeded) })
 	return ended
+}
+
+// LastLines waits until the last output of a task's earlier run in an allocation has been read: the
+// log collector writes it after the run's end, and the next run would take it for its own.
+func (c *Controller) LastLines(ctx context.Context, allocID, name string) {
+	ctx, stop := context.WithTimeout(ctx, lastLinesWithin)
+	defer stop()
+	read := make(chan (<-chan struct{}), 1)
+	c.post(func(context.Context) { read <- c.late[run{allocID, name}] })
+	select {
+	case done := <-read:
+		if done == nil {
+			return
+		}
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+	case <-ctx.Done():
+	}
 }
 
 // Earlier sets the cost of a task's earlier run. It does not block.
@@ -415,12 +437,20 @@ func (c *Controller) remove(ctx context.Context, id string, succeeded bool) (end
 	c.show(t, now, true)
 	c.count(t)
 	c.opts.Metrics.EventsDropped.Add(float64(t.show.Waiting()))
+	read, of := make(chan struct{}), run{t.AllocID, t.Name}
+	c.late[of] = read
 	time.AfterFunc(lateOutput, func() {
 		m := t.observer.Finish(ctx)
 		if t.OnEnd != nil {
 			t.OnEnd(m)
 		}
-		c.post(func(ctx context.Context) { c.finalStatus(t, m.Reports) })
+		c.post(func(ctx context.Context) {
+			c.finalStatus(t, m.Reports)
+			if c.late[of] == read {
+				delete(c.late, of)
+			}
+			close(read)
+		})
 	})
 	c.tasks = slices.DeleteFunc(c.tasks, func(o *task) bool { return o == t })
 	if t.Limited {
@@ -434,6 +464,12 @@ func (c *Controller) remove(ctx context.Context, id string, succeeded bool) (end
 
 // lateOutput bounds the delay of a task's last lines in Nomad's log collector.
 const lateOutput = 500 * time.Millisecond
+
+// lastLinesWithin bounds the delay of a run by its predecessor's last lines.
+const lastLinesWithin = lateOutput + 2*time.Second
+
+// run identifies a task in an allocation, whose runs have the same log files.
+type run struct{ allocID, name string }
 
 // finalStatus corrects the last status by late reports, unless the task has been restarted: then
 // the files are the new run's.

@@ -830,19 +830,50 @@ func TestLastLookThatFindsNothingWritesNothing(t *testing.T) {
 	})(t)
 }
 
-func TestLastLookLeavesARestartedTaskAlone(t *testing.T) {
+func TestLastLinesOfAnEarlierRun(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
 		f := n.ended("t")
-		_, err := fmt.Fprintln(f.log, "step=6 loss=0.25")
-		must.NoError(t, err)
+		began := time.Now()
+		time.AfterFunc(100*time.Millisecond, func() { _, _ = fmt.Fprintln(f.log, "step=6 loss=0.25") })
 
+		n.c.LastLines(t.Context(), f.AllocID, f.Name)
+		must.Between(t, 100*time.Millisecond, time.Since(began), time.Second)
+		must.Eq(t, 6, f.shown(t).Reports)
 		restarted := &fake{Task: f.Task, kernel: f.kernel, log: f.log} // in the same allocation
 		restarted.ID = "t-2"
 		n.start(restarted)
 		n.second(behaviour{restarted: learner(0.01, 1, 0)})
 		n.seconds(2, nil)
-		must.Eq(t, 2, restarted.shown(t).Reports, must.Sprint("the late line belongs to the new run only"))
+		must.Eq(t, 1, restarted.shown(t).Reports, must.Sprint("the late line belongs to the earlier run only"))
+
+		again := time.Now()
+		n.c.LastLines(t.Context(), f.AllocID, f.Name)
+		n.c.LastLines(t.Context(), f.AllocID, "never heard of")
+		must.Zero(t, time.Since(again))
+	})(t)
+}
+
+func TestLastLinesOfAReaderThatHangs(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f := n.task("t")
+		hangs := make(chan struct{})
+		open := f.Open
+		f.Open = func() (progress.Source, error) { <-hangs; return open() }
+		n.start(f)
+		n.remove(f)
+		began := time.Now()
+		n.c.LastLines(t.Context(), f.AllocID, f.Name)
+		must.Between(t, time.Second, time.Since(began), 3*time.Second)
+		restarted := &fake{Task: f.Task, kernel: f.kernel, log: f.log}
+		restarted.ID, restarted.Open = "t-2", open
+		n.start(restarted)
+		n.second(behaviour{restarted: learner(0.01, 1, 0)})
+		n.seconds(2, nil)
+		close(hangs)
+		n.seconds(1, nil)
+		must.Eq(t, 1, restarted.shown(t).Reports, must.Sprint("the restarted task's status is left alone"))
 	})(t)
 }
 
