@@ -262,7 +262,7 @@ func (q *queuer) wait(s *snapshot, p *plan, j *cluster.Job, now time.Time) {
 	}
 	k.Job = queue.Job{
 		ID: j.Key.String(), Owner: j.Owner, Needs: k.Needs, SubmittedS: seconds(j.Submitted),
-		FairS: was.FairS, ServedS: was.ServedS, RemainingS: was.RemainingS, Suspendable: yields(j, group),
+		FairS: was.FairS, ServedS: was.ServedS, RemainingS: was.RemainingS, Suspendable: yields(j, group), Local: !group.Shared,
 	}
 	k.alloc, k.released = nil, time.Time{}
 }
@@ -424,7 +424,7 @@ func (q *queuer) restrict(s *snapshot, in queue.Input) {
 			continue
 		}
 		_, group, _ := single(j)
-		if _, id := j.Suspended(); id != "" && !group.Shared && s.Node(id) != nil { // its checkpoint is there
+		if _, id := j.Suspended(); id != "" && in.Jobs[i].Local && s.Node(id) != nil { // its checkpoint is there
 			in.Jobs[i].Feasible = []string{}
 			if known[id] && s.feasible(s.Node(id), j, group, cluster.Resources{}) && !s.isRejected(k.key, id) {
 				in.Jobs[i].Feasible = []string{id}

@@ -173,12 +173,14 @@ func TestSuspend_waits(t *testing.T) {
 	s.state.Nodes["a"].Schedulable = true
 	s.decide(c)
 	must.StrContains(t, s.latest[key].text, "would be placed: number 1 of the queue")
+	must.True(t, s.planner.queuer.jobs[key].Local)
 	s.state.Nodes["a"].Schedulable = false
 	g := s.state.Jobs[key].Groups["g"]
 	g.Shared = true
 	s.state.Jobs[key].Groups["g"] = g
 	s.decide(c)
 	must.StrContains(t, s.latest[key].text, "would be placed", must.Sprint("its checkpoint is everywhere"))
+	must.False(t, s.planner.queuer.jobs[key].Local)
 
 	g.Shared = false
 	s.state.Jobs[key].Groups["g"] = g

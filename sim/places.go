@@ -54,6 +54,7 @@ type places struct {
 
 // place is a task's state in the order.
 type place struct {
+	node  string  // the latest
 	since float64 // it runs
 	fair  float64 // seconds that its twin has had
 	guess float64 // known size relative to the true one
@@ -179,10 +180,14 @@ func (s *simulation) input() (queue.Input, []*task) {
 	add := func(t *task, ended bool) {
 		j := queue.Job{
 			ID: t.ID, Needs: queue.Resources{cores: t.AskCores}, SubmittedS: t.ArriveS, SinceS: t.place.since,
-			ServedS: t.work / t.AskCores, FairS: t.place.fair, Suspendable: true, Ended: ended,
+			ServedS: t.work / t.AskCores, FairS: t.place.fair, Suspendable: true, Local: s.sc.Local, Ended: ended,
 		}
 		if t.node != nil {
-			j.Node = t.node.id
+			j.Node, t.place.node = t.node.id, t.node.id
+		} else if s.sc.Local && t.place.node != "" {
+			if j.Feasible = []string{}; !s.byID(t.place.node).down {
+				j.Feasible = []string{t.place.node}
+			}
 		}
 		if left := t.placeLeft(s); left != nil && !ended {
 			j.RemainingS = left

@@ -258,9 +258,21 @@ func TestRun_orders(t *testing.T) {
 	}
 }
 
+// Checkpoints that stay on their nodes cost a part of the gain only.
+func TestRun_local(t *testing.T) {
+	const text = "sizes = \"exact\"\nmove_s = 60\nnode \"a\" {\n count = 4\n cores = 1\n}\nworkload \"generated\" {\n jobs = 60\n median_cpu_s = 3600\n sigma = 1.2\n spread = 1.1\n cap_cores = [1]\n asks = true\n}\n"
+	anywhere := summaries(t, batch(t, text, 8, 2, "none", "none@queue"))["none@queue"]
+	local := summaries(t, batch(t, "local = true\n"+text, 8, 2, "none", "none@queue"))["none@queue"]
+	must.Positive(t, local.Moves)
+	must.Greater(t, anywhere.Moves/10, local.Moves)
+	must.Less(t, anywhere.Moves, local.Moves)
+	must.Less(t, anywhere.Gain(), local.Gain())
+	must.Greater(t, anywhere.Gain()/2, local.Gain())
+}
+
 // Tasks of a node that failed wait like the others.
 func TestRun_orderFailures(t *testing.T) {
-	const text = "node \"a\" {\n count = 2\n cores = 4\n}\nfailures {\n every_s = 4000\n repair_s = 500\n checkpoint_s = 300\n}\nworkload \"generated\" {\n jobs = 30\n median_cpu_s = 1000\n cap_cores = [1, 4]\n asks = true\n}\n"
+	const text = "local = true\nnode \"a\" {\n count = 2\n cores = 4\n}\nfailures {\n every_s = 4000\n repair_s = 500\n checkpoint_s = 300\n}\nworkload \"generated\" {\n jobs = 30\n median_cpu_s = 1000\n cap_cores = [1, 4]\n asks = true\n}\n"
 	for _, r := range batch(t, text, 3, 2, "none", "none@queue") {
 		must.Eq(t, 0, r.Unfinished())
 	}

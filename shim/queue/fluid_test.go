@@ -164,6 +164,7 @@ func someInput(t *rapid.T, jobs int) Input {
 		}
 		if rapid.IntRange(0, 3).Draw(t, "feasible") == 0 {
 			j.Feasible = []string{rapid.SampledFrom(in.Nodes).Draw(t, "on").ID}
+			j.Local = rapid.Bool().Draw(t, "local")
 		}
 		switch rapid.IntRange(0, 3).Draw(t, "state") {
 		case 0:

@@ -59,6 +59,9 @@ type Job struct {
 	// costs: saving, restoring and lost work, in seconds; 0 for Params.CostS.
 	Suspendable bool    `json:"suspendable" strict:"optional"`
 	CostS       float64 `json:"cost_s" strict:"optional"`
+	// Local means that its checkpoint is on its node only: once suspended it can go on nowhere else,
+	// and Feasible has that node at most.
+	Local bool `json:"local" strict:"optional"`
 	// Feasible are the IDs of nodes on which it may run; null for all.
 	Feasible []string `json:"feasible,omitempty" strict:"optional"`
 	// Ended means that it has ended before its twin.

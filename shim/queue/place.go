@@ -83,6 +83,7 @@ type placing struct {
 	cost     []float64         // of a job's suspension; +Inf if it may not be suspended
 	cheapest float64           // of cost
 	position []int             // in the order, by job
+	bound    []int             // how many suspended jobs can go on there only, by node
 	plan     []Placed
 	reserved *reservation
 	// Scratch space.
@@ -103,6 +104,7 @@ func (c *cluster) placing(order []int) *placing {
 	p := &placing{
 		cluster: c, free: vectors(len(c.in.Nodes), len(c.names)), late: make(map[int][]float64), running: make([][]int, len(c.in.Nodes)), left: make([]float64, jobs),
 		cost: make([]float64, jobs), cheapest: math.Inf(1), position: make([]int, jobs), plan: make([]Placed, jobs), room: make([]float64, len(c.names)),
+		bound: make([]int, len(c.in.Nodes)),
 	}
 	for n, v := range c.capacity {
 		copy(p.free[n], v)
@@ -120,6 +122,8 @@ func (c *cluster) placing(order []int) *placing {
 			if j.Suspendable && (c.in.NowS-j.SinceS)*params.Lost >= cost && p.left[i] > params.Margin*cost {
 				p.cost[i], p.cheapest = cost, min(p.cheapest, cost)
 			}
+		} else if j.Local && !j.Ended && j.ServedS > 0 && len(j.Feasible) == 1 {
+			p.bound[c.node[j.Feasible[0]]]++
 		}
 	}
 	for k, i := range order {
@@ -135,7 +139,8 @@ func (p *placing) occupy(i, n int) {
 	p.running[n] = slices.Insert(p.running[n], at, i)
 }
 
-// start gives job i a free place: on the node on which least is left.
+// start gives job i a free place: on the node for which the fewest suspended jobs wait, and then on
+// which least is left.
 func (p *placing) start(i int) bool {
 	need, may := p.need[i], p.may[i]
 	for _, f := range may.failed {
@@ -158,7 +163,7 @@ func (p *placing) start(i int) bool {
 				left = max(left, (x-need[r])/whole)
 			}
 		}
-		if best < 0 || left < least {
+		if best < 0 || p.bound[n] < p.bound[best] || p.bound[n] == p.bound[best] && left < least {
 			best, least = n, left
 		}
 	}
@@ -248,13 +253,15 @@ func (p *placing) keep(i int, m moment) {
 	p.reserved = r
 }
 
-// take suspends jobs after job i on one node, the last first, if that makes room and gains enough.
-// wait is the time in seconds until there is room anyway. The node that loses least is chosen.
+// take suspends jobs after job i on one node, the last first, if that makes room and gains enough:
+// those with a local checkpoint wait for job i to end. wait is the time in seconds until there is
+// room anyway. Of the nodes for which the fewest suspended jobs wait, the one that loses least is
+// chosen.
 func (p *placing) take(i int, wait float64) bool {
 	var chosen []int
 	node, least := -1, math.Inf(1)
 	for _, n := range p.may[i].nodes {
-		if least <= p.cheapest || wait <= p.in.Params.Margin*p.cheapest {
+		if node >= 0 && p.bound[node] == 0 && least <= p.cheapest || wait <= p.in.Params.Margin*p.cheapest {
 			break
 		}
 		if !p.spared(i, n) {
@@ -264,11 +271,16 @@ func (p *placing) take(i int, wait float64) bool {
 		if victims == nil {
 			continue
 		}
-		cost := 0.0
+		cost, longer := 0.0, 0.0
 		for _, v := range victims {
-			cost += p.cost[v]
+			if cost += p.cost[v]; p.in.Jobs[v].Local {
+				longer += p.in.Params.left(&p.in.Jobs[i])
+			}
 		}
-		if wait > p.in.Params.Margin*cost && cost < least {
+		if wait <= p.in.Params.Margin*cost+longer {
+			continue
+		}
+		if node < 0 || p.bound[n] < p.bound[node] || p.bound[n] == p.bound[node] && cost < least {
 			node, chosen, least = n, slices.Clone(victims), cost
 		}
 	}

@@ -28,6 +28,16 @@ func on(node string, served float64) func(*Job) {
 	return func(j *Job) { j.Node, j.ServedS, j.FairS = node, served, served/2 }
 }
 
+// local returns a change to a job with a checkpoint on node a or, while it runs, on its own.
+func local(node string) func(*Job) {
+	return func(j *Job) {
+		on(node, 4000)(j)
+		if j.Local = true; node == "" {
+			j.Feasible = []string{"a"}
+		}
+	}
+}
+
 func needs(slots float64) func(*Job) {
 	return func(j *Job) { j.Needs = Resources{"slot": slots} }
 }
@@ -99,6 +109,16 @@ func TestDecide(t *testing.T) {
 		{"not what was free before", four, []Job{
 			job("x", s(9000), func(j *Job) { on("a", 4000)(j); needs(3)(j) }), job("large", s(400), needs(2)), job("small", s(500), nil), job("last", s(600), nil),
 		}, map[string]string{"x": "yield ", "large": "take a", "small": "start a", "last": "take a"}},
+		{"one that can go on there only waits for the other's end", two[:1], []Job{job("long", s(1000), local("a")), job("short", s(800), nil)},
+			map[string]string{"short": "take a", "long": "yield "}},
+		{"so it does not yield if that takes as long", two[:1], []Job{job("long", s(1000), local("a")), job("short", s(900), nil)},
+			map[string]string{"short": "wait ", "long": "runs a"}},
+		{"but if it can go on anywhere", two[:1], []Job{job("long", s(1000), on("a", 4000)), job("short", s(900), nil)},
+			map[string]string{"short": "take a", "long": "yield "}},
+		{"a free place for which no suspended job waits", two, []Job{job("suspended", s(9000), local("")), job("short", s(800), nil)},
+			map[string]string{"short": "start b", "suspended": "start a"}},
+		{"or another that is taken", two, []Job{job("x", s(9000), local("a")), job("y", s(9000), local("b")), job("suspended", s(9900), local("")), job("short", s(800), nil)},
+			map[string]string{"short": "take b", "x": "runs a", "y": "yield ", "suspended": "wait "}},
 		{"never", two, []Job{job("x", s(100), needs(2)), job("y", s(100), nil)}, map[string]string{"x": "never ", "y": "start a"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

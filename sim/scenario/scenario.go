@@ -61,6 +61,7 @@ type Scenario struct {
 	Contention float64  `hcl:"contention,optional"` // relative slowdown by a second running task
 	Overhead   float64  `hcl:"overhead,optional"`   // a job on r > 1 cores is r/(1 + overhead·(r − 1)) times as fast as on one
 	MoveS      float64  `hcl:"move_s,optional"`     // downtime of a move, cost of a suspension
+	Local      bool     `hcl:"local,optional"`      // a suspended job goes on on its node only
 	SizeError  *float64 `hcl:"size_error,optional"` // jobs come with a duration, wrong by 2 to a normal power of this σ
 	// Options are an agent's policy options.
 	Options map[string]string `hcl:"options,optional"`
