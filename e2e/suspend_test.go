@@ -30,16 +30,13 @@ import (
 // its trainer does with the signal.
 func TestSuspend(t *testing.T) {
 	t.Parallel()
-	h := newHarness(t)
-	c := newCluster(t, h, "exec", clusterOptions{})
-	shimConfig := config.Default()
-	shimConfig.Interval, shimConfig.Queue.Cost, shimConfig.Limits.Cooldown, shimConfig.Limits.MovesPerMinute = time.Second, time.Second, 0, 100
-	shimConfig.Web.Address, shimConfig.Nomad.Address = "", c.agent.Addr
-	runShims(t, shimConfig, "shim")
-	const trainer = "exec trainer -model logreg -threads 1 -steps 0 -wait 20ms -every 1 -checkpoint $NOMAD_ALLOC_DIR/data/model.ckpt -resume"
+	c := newCluster(t, newHarness(t), "exec", clusterOptions{})
+	node, _, err := c.agent.API.Nodes().Info(c.agent.NodeID(), nil)
+	must.NoError(t, err)
+	runSuspender(t, c)
 	for name, k := range map[string]task{
-		"saves":          suspendedTask(trainer, ""),
-		"saves and ends": suspendedTask(trainer, `signal = "SIGTERM"`),
+		"saves":          suspendedTask(savingTrainer, ""),
+		"saves and ends": suspendedTask(savingTrainer, `signal = "SIGTERM"`),
 		"saves by itself": suspendedTask(`n=$(cat $NOMAD_ALLOC_DIR/data/model.ckpt || echo 0)
 while n=$((n+1)); do
   echo "step=$n loss=1"
@@ -47,9 +44,33 @@ while n=$((n+1)); do
   sleep 0.05
 done`, `signal = "none"`),
 	} {
-		t.Run(name, func(t *testing.T) { testSuspend(t, c, k) })
+		t.Run(name, func(t *testing.T) {
+			testSuspend(t, c, k, func(k *task) { k.memory = int(node.NodeResources.Memory.MemoryMB) * 6 / 10 })
+		})
 	}
 }
+
+// TestSuspendDevice: the same with a seat on a GPU as the place.
+func TestSuspendDevice(t *testing.T) {
+	t.Parallel()
+	n := newGPUNode(t, fakeCard(t), "exec", gpuOptions{plugin: map[string]string{"seats_per_gpu": "1"}})
+	runSuspender(t, n.cluster)
+	testSuspend(t, n.cluster, suspendedTask(savingTrainer, ""), func(k *task) {
+		k.cpu = -1
+		k.body += fmt.Sprintf("resources {\n cpu = 50\n memory = 100\n device %q {\n count = 1\n }\n}\n", n.device)
+	})
+}
+
+// runSuspender runs a shim that suspends at once.
+func runSuspender(t *testing.T, c *cluster) {
+	t.Helper()
+	conf := config.Default()
+	conf.Interval, conf.Queue.Cost, conf.Limits.Cooldown, conf.Limits.MovesPerMinute = time.Second, time.Second, 0, 100
+	conf.Web.Address, conf.Nomad.Address = "", c.agent.Addr
+	runShims(t, conf, "shim")
+}
+
+const savingTrainer = "exec trainer -model logreg -threads 1 -steps 0 -wait 20ms -every 1 -checkpoint $NOMAD_ALLOC_DIR/data/model.ckpt -resume"
 
 func suspendedTask(script, checkpoint string) task {
 	k := shell("echo start >> $NOMAD_ALLOC_DIR/data/starts\n" + script)
@@ -57,11 +78,10 @@ func suspendedTask(script, checkpoint string) task {
 	return k
 }
 
-func testSuspend(t *testing.T, c *cluster, k task) {
-	node, _, err := c.agent.API.Nodes().Info(c.agent.NodeID(), nil)
-	must.NoError(t, err)
+// testSuspend suspends a task for another. There is one place, which they ask for.
+func testSuspend(t *testing.T, c *cluster, k task, place func(*task)) {
 	queued := func(id, duration string, k task) job {
-		k.memory = int(node.NodeResources.Memory.MemoryMB) * 6 / 10
+		place(&k)
 		return job{
 			id: id, tasks: []task{k},
 			body: fmt.Sprintf("meta {\n ebbtide_queue = \"true\"\n ebbtide_duration = %q\n}\nconstraint {\n attribute = \"${meta.ebbtide_hold}\"\n value = \"released\"\n}", duration),
