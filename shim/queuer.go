@@ -278,8 +278,11 @@ func (q *queuer) run(s *snapshot, j *cluster.Job, a *cluster.Alloc, now time.Tim
 	}
 	k.is, k.alloc, k.Node, k.released, k.Ended = j, a, a.Node, time.Time{}, false
 	is := s.jobs[j.Key]
-	if !a.Started.IsZero() {
-		k.SinceS, k.ServedS = seconds(a.Started), max(now.Sub(a.Started).Seconds(), 0)+servedBefore(is)
+	if since := a.Started; !since.IsZero() {
+		if since.Before(a.Created) || since.After(now) { // the node's clock is wrong
+			since = a.Created
+		}
+		k.SinceS, k.ServedS = seconds(since), max(now.Sub(since).Seconds(), 0)+servedBefore(is)
 	}
 	k.CostS = is.CostS
 	k.Suspendable = s.busy[j.Key] || s.suspendable(a, j)

@@ -153,6 +153,23 @@ func TestQueuer_figures(t *testing.T) {
 }
 
 // What the shim cannot place waits with a reason, or is left to Nomad.
+// A node whose clock is wrong by a day has served its job since the server has placed it.
+func TestQueuer_clocks(t *testing.T) {
+	for _, off := range []time.Duration{0, -24 * time.Hour, 24 * time.Hour} {
+		s := queueing()
+		key := s.submit("runs", time.Hour, func(j *cluster.Job) { j.Held = false })
+		s.state.Allocs["run"] = &cluster.Alloc{
+			ID: "run", Job: key, Group: "g", Node: "a", Running: true, Allocated: cluster.Resources{MHz: 600},
+			Created: time.Now().Add(-10 * time.Minute), Started: time.Now().Add(off - 10*time.Minute),
+		}
+		s.decide(config.Default())
+		is := s.planner.queuer.jobs[key]
+		must.InDelta(t, 600, is.ServedS, 60)
+		must.InDelta(t, 3000, *is.RemainingS, 60)
+		must.InDelta(t, seconds(time.Now())-600, is.SinceS, 60)
+	}
+}
+
 func TestQueuer_edges(t *testing.T) {
 	c := config.Default()
 	c.DryRun = true

@@ -183,7 +183,8 @@ type Alloc struct {
 	Stopping  bool // Nomad wants to stop it
 	Allocated Resources
 	Devices   []Device
-	// Started is the first task's start; zero if not started.
+	Created   time.Time // by the server's clock
+	// Started is the first task's start, by the node's clock; zero if not started.
 	Started time.Time
 	// MoveRequested is the time of the last request, zero if none.
 	MoveRequested time.Time

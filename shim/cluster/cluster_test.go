@@ -39,7 +39,7 @@ const (
 					"Resources": {"CPU": 100, "MemoryMB": 64}}]},
 			{"Name": "other", "Count": 2, "Tasks": [{"Name": "x", "Driver": "ebbtide", "Config": {"command": "x"}}]}]}`
 	allocText = `{"ID": "%s", "Namespace": "ml", "JobID": "vae", "TaskGroup": "train", "NodeID": "n1", "ClientStatus": "%s", "DesiredStatus": "run",
-		"ModifyIndex": %d, "AllocatedResources": {"Tasks": {"train": {"Cpu": {"CpuShares": 100}, "Memory": {"MemoryMB": 64}}}, "Shared": {"DiskMB": 300}},
+		"ModifyIndex": %d, "CreateTime": 4000, "AllocatedResources": {"Tasks": {"train": {"Cpu": {"CpuShares": 100}, "Memory": {"MemoryMB": 64}}}, "Shared": {"DiskMB": 300}},
 		"TaskStates": {"train": {"StartedAt": "2026-01-02T03:04:05Z", "Events": [
 			{"Type": "Driver", "Time": 1000, "Details": {"ebbtide": "category"}}, {"Type": "Driver", "Time": 2000, "Details": {"ebbtide": "move"}}]}}}`
 )
@@ -94,7 +94,7 @@ func TestStore_Apply(t *testing.T) {
 	apply(t, s, true, alloc("a2", "pending", 8))
 	must.Eq(t, &Alloc{
 		ID: "a1", Job: vae, Group: "train", Task: "train", Node: "n1", Running: true, Allocated: Resources{100, 64, 300, 0},
-		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), MoveRequested: time.Unix(0, 2000), Index: 7,
+		Created: time.Unix(0, 4000), Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), MoveRequested: time.Unix(0, 2000), Index: 7,
 	}, s.is.Alloc("a1"))
 	must.Len(t, 2, s.on("n1"))
 	must.Eq(t, Resources{3300, 6872, 300, 4}, s.is.Node("n1").Free())

@@ -238,6 +238,7 @@ type WireAlloc struct {
 			Details map[string]string
 		}
 	}
+	CreateTime  int64 // nanoseconds
 	ModifyIndex uint64
 }
 
@@ -271,6 +272,7 @@ func (w WireAlloc) alloc() *Alloc {
 		ID: w.ID, Job: JobKey{w.Namespace, w.JobID}, Group: w.TaskGroup, Node: w.NodeID, Index: w.ModifyIndex,
 		Running:   w.ClientStatus == api.AllocClientStatusRunning,
 		Stopping:  w.DesiredStatus != api.AllocDesiredStatusRun,
+		Created:   time.Unix(0, w.CreateTime),
 		Allocated: Resources{DiskMB: w.AllocatedResources.Shared.DiskMB},
 	}
 	for _, t := range w.AllocatedResources.Tasks {
