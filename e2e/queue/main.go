@@ -45,7 +45,7 @@ type options struct {
 	median                     time.Duration
 	work, wrong                float64
 	out                        string
-	resume                     bool
+	shared, resume             bool
 }
 
 func parse(args []string) (o options, err error) {
@@ -58,6 +58,7 @@ func parse(args []string) (o options, err error) {
 	fs.DurationVar(&o.median, "median", 8*time.Second, "of the jobs' lengths, which are lognormal with σ = 1.2")
 	fs.Float64Var(&o.work, "load", 0.9, "work that arrives per place and second")
 	fs.Float64Var(&o.wrong, "wrong", 0.3, "standard `deviation` of log2 of ebbtide_duration, relative to the true length")
+	fs.BoolVar(&o.shared, "shared", false, "checkpoints are on a volume of all clients: a suspended job may go on on any")
 	fs.StringVar(&o.out, "out", "out/queue.json", "`file` for the results")
 	fs.BoolVar(&o.resume, "resume", false, "do not measure the seeds again that the file has with the same options")
 	err = fs.Parse(args)
@@ -98,8 +99,19 @@ func (o options) sample(seed uint64) (all []job) {
 }
 
 // hcl is a job's specification; queued adds it to the queue.
-func (j job) hcl(id string, memory int, queued bool) string {
-	meta := ""
+func (j job) hcl(id string, memory int, queued, shared bool) string {
+	meta, path, volume, mount := "", "${NOMAD_ALLOC_DIR}/data/model.ckpt", "", ""
+	if shared {
+		path, volume, mount = "/shared/"+id+".ckpt", `
+    volume "shared" {
+      type   = "host"
+      source = "shared"
+    }`, `
+      volume_mount {
+        volume      = "shared"
+        destination = "/shared"
+      }`
+	}
 	if queued {
 		meta = fmt.Sprintf(`
   meta {
@@ -113,23 +125,24 @@ func (j job) hcl(id string, memory int, queued bool) string {
 	}
 	return fmt.Sprintf(`job %q {
   type = "batch"%s
-  group "train" {
+  group "train" {%s
     task "train" {
       driver = "ebbtide"
       config {
         command = "/bin/trainer"
-        args    = ["-model", "logreg", "-threads", "1", "-steps", "%d", "-wait", "50ms", "-every", "5", "-checkpoint", "${NOMAD_ALLOC_DIR}/data/model.ckpt", "-resume"]
+        args    = ["-model", "logreg", "-threads", "1", "-steps", "%d", "-wait", "50ms", "-every", "5", "-checkpoint", %q, "-resume"]
         checkpoint {
-          path = "${NOMAD_ALLOC_DIR}/data/model.ckpt"
+          path   = %q
+          shared = %t
         }
-      }
+      }%s
       resources {
         cpu    = 50
         memory = %d
       }
     }
   }
-}`, id, meta, j.Steps, memory)
+}`, id, meta, volume, j.Steps, path, path, shared, mount, memory)
 }
 
 type pair struct {
@@ -149,9 +162,13 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
+	volume := filepath.Join(h.Dir, "shared")
+	if err := errors.Join(os.Mkdir(volume, 0o777), os.Chmod(volume, 0o777)); err != nil { // for unprivileged tasks
+		return err
+	}
 	var agents []*harness.Agent
 	for i := range o.nodes {
-		c := harness.AgentConfig{Name: fmt.Sprintf("client%d", i), PluginName: "ebbtide-driver", Plugin: `engine = "exec"`, LogLevel: "INFO"}
+		c := harness.AgentConfig{Name: fmt.Sprintf("client%d", i), PluginName: "ebbtide-driver", Plugin: `engine = "exec"`, LogLevel: "INFO", HostVolumes: map[string]string{"shared": volume}}
 		if i > 0 {
 			c.Join = agents[0]
 		}
@@ -173,11 +190,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		if slices.ContainsFunc(done.Pairs, func(q pair) bool { return q.Seed == p.Seed }) {
 			continue
 		}
-		if p.Plain, err = measure(ctx, agents[0], o.sample(p.Seed), fmt.Sprintf("plain-%d-", p.Seed), memory, false); err != nil {
+		if p.Plain, err = measure(ctx, agents[0], o.sample(p.Seed), fmt.Sprintf("plain-%d-", p.Seed), memory, false, o.shared); err != nil {
 			return err
 		}
 		stop := startShim(ctx, agents[0])
-		p.Queue, err = measure(ctx, agents[0], o.sample(p.Seed), fmt.Sprintf("queue-%d-", p.Seed), memory, true)
+		p.Queue, err = measure(ctx, agents[0], o.sample(p.Seed), fmt.Sprintf("queue-%d-", p.Seed), memory, true, o.shared)
 		if err = errors.Join(err, stop()); err != nil {
 			return err
 		}
@@ -201,7 +218,7 @@ type results struct {
 
 // load reads the results to go on with, none if the file has others.
 func (o options) load() results {
-	none := results{Options: fmt.Sprintf("-nodes %d -places %d -jobs %d -median %v -load %v -wrong %v", o.nodes, o.places, o.jobs, o.median, o.work, o.wrong)}
+	none := results{Options: fmt.Sprintf("-nodes %d -places %d -jobs %d -median %v -load %v -wrong %v -shared %v", o.nodes, o.places, o.jobs, o.median, o.work, o.wrong, o.shared)}
 	data, err := os.ReadFile(o.out)
 	var r results
 	if err != nil || !o.resume || json.Unmarshal(data, &r) != nil || r.Options != none.Options {
@@ -232,7 +249,7 @@ func startShim(ctx context.Context, a *harness.Agent) (stop func() error) {
 }
 
 // measure submits the jobs at their times, and waits for their ends.
-func measure(ctx context.Context, a *harness.Agent, jobs []job, prefix string, memory int, queued bool) ([]job, error) {
+func measure(ctx context.Context, a *harness.Agent, jobs []job, prefix string, memory int, queued, shared bool) ([]job, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Hour)
 	defer cancel()
 	begin := time.Now()
@@ -246,7 +263,7 @@ func measure(ctx context.Context, a *harness.Agent, jobs []job, prefix string, m
 				return ctx.Err()
 			}
 			id := prefix + j.ID
-			if _, err := a.Run(ctx, j.hcl(id, memory, queued)); err != nil {
+			if _, err := a.Run(ctx, j.hcl(id, memory, queued, shared)); err != nil {
 				return err
 			}
 			return j.follow(ctx, a, id, begin)
