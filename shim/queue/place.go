@@ -82,6 +82,8 @@ type placing struct {
 	left     []float64         // how long a job will need its place, in seconds; +Inf if unknown
 	cost     []float64         // of a job's suspension; +Inf if it may not be suspended
 	cheapest float64           // of cost
+	last     []int             // jobs that may be suspended, the last in the order first
+	tried    []int             // the latest job that looked for a place to take, plus 1, by node
 	position []int             // in the order, by job
 	bound    []int             // how many suspended jobs can go on there only, by node
 	plan     []Placed
@@ -104,7 +106,7 @@ func (c *cluster) placing(order []int) *placing {
 	p := &placing{
 		cluster: c, free: vectors(len(c.in.Nodes), len(c.names)), late: make(map[int][]float64), running: make([][]int, len(c.in.Nodes)), left: make([]float64, jobs),
 		cost: make([]float64, jobs), cheapest: math.Inf(1), position: make([]int, jobs), plan: make([]Placed, jobs), room: make([]float64, len(c.names)),
-		bound: make([]int, len(c.in.Nodes)),
+		bound: make([]int, len(c.in.Nodes)), tried: make([]int, len(c.in.Nodes)),
 	}
 	for n, v := range c.capacity {
 		copy(p.free[n], v)
@@ -128,6 +130,11 @@ func (c *cluster) placing(order []int) *placing {
 	}
 	for k, i := range order {
 		p.position[i] = k
+	}
+	for _, i := range slices.Backward(order) {
+		if !math.IsInf(p.cost[i], 1) {
+			p.last = append(p.last, i)
+		}
 	}
 	return p
 }
@@ -255,33 +262,32 @@ func (p *placing) keep(i int, m moment) {
 
 // take suspends jobs after job i on one node, the last first, if that makes room and gains enough:
 // those with a local checkpoint wait for job i to end. wait is the time in seconds until there is
-// room anyway. Of the nodes for which the fewest suspended jobs wait, the one that loses least is
-// chosen.
+// room anyway. Of the nodes for which the fewest suspended jobs wait, that of the last job in the
+// order is chosen: one before it would soon take its place back.
 func (p *placing) take(i int, wait float64) bool {
+	if wait <= p.in.Params.Margin*p.cheapest {
+		return false
+	}
 	var chosen []int
-	node, least := -1, math.Inf(1)
-	for _, n := range p.may[i].nodes {
-		if node >= 0 && p.bound[node] == 0 && least <= p.cheapest || wait <= p.in.Params.Margin*p.cheapest {
+	node := -1
+	for _, last := range p.last {
+		if p.position[last] < p.position[i] || node >= 0 && p.bound[node] == 0 {
 			break
 		}
-		if !p.spared(i, n) {
+		n := p.node[p.in.Jobs[last].Node]
+		if p.tried[n] == i+1 || p.plan[last].Rule == RuleYield || node >= 0 && p.bound[n] >= p.bound[node] || !p.may[i].has(n) || !p.spared(i, n) {
 			continue
 		}
+		p.tried[n] = i + 1
 		victims := p.victims(i, n)
-		if victims == nil {
-			continue
-		}
 		cost, longer := 0.0, 0.0
 		for _, v := range victims {
 			if cost += p.cost[v]; p.in.Jobs[v].Local {
 				longer += p.in.Params.left(&p.in.Jobs[i])
 			}
 		}
-		if wait <= p.in.Params.Margin*cost+longer {
-			continue
-		}
-		if node < 0 || p.bound[n] < p.bound[node] || p.bound[n] == p.bound[node] && cost < least {
-			node, chosen, least = n, slices.Clone(victims), cost
+		if victims != nil && wait > p.in.Params.Margin*cost+longer {
+			node, chosen = n, slices.Clone(victims)
 		}
 	}
 	if node < 0 {

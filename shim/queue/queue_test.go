@@ -109,6 +109,12 @@ func TestDecide(t *testing.T) {
 		{"not what was free before", four, []Job{
 			job("x", s(9000), func(j *Job) { on("a", 4000)(j); needs(3)(j) }), job("large", s(400), needs(2)), job("small", s(500), nil), job("last", s(600), nil),
 		}, map[string]string{"x": "yield ", "large": "take a", "small": "start a", "last": "take a"}},
+		{"the last in the order yields, whatever that costs", two, []Job{
+			job("x", s(5000), on("a", 4000)), job("y", s(9000), func(j *Job) { on("b", 4000)(j); j.CostS = 90 }), job("short", s(600), nil),
+		}, map[string]string{"short": "take b", "x": "runs a", "y": "yield "}},
+		{"unless it gains too little", two, []Job{
+			job("x", s(5000), on("a", 4000)), job("y", s(9000), func(j *Job) { on("b", 40_000)(j); j.CostS = 3000 }), job("short", s(600), nil),
+		}, map[string]string{"short": "take a", "x": "yield ", "y": "runs b"}},
 		{"one that can go on there only waits for the other's end", two[:1], []Job{job("long", s(1000), local("a")), job("short", s(800), nil)},
 			map[string]string{"short": "take a", "long": "yield "}},
 		{"so it does not yield if that takes as long", two[:1], []Job{job("long", s(1000), local("a")), job("short", s(900), nil)},
