@@ -152,7 +152,6 @@ func TestQueuer_figures(t *testing.T) {
 	must.Eq(t, []float64{0, 0, 0}, figures())
 }
 
-// What the shim cannot place waits with a reason, or is left to Nomad.
 // A node whose clock is wrong by a day has served its job since the server has placed it.
 func TestQueuer_clocks(t *testing.T) {
 	for _, off := range []time.Duration{0, -24 * time.Hour, 24 * time.Hour} {
@@ -170,6 +169,7 @@ func TestQueuer_clocks(t *testing.T) {
 	}
 }
 
+// What the shim cannot place waits with a reason, or is left to Nomad.
 func TestQueuer_edges(t *testing.T) {
 	c := config.Default()
 	c.DryRun = true

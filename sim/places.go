@@ -163,7 +163,7 @@ func (s *simulation) order() error {
 	for _, d := range out.Jobs {
 		if t := byID[d.ID]; t.node == nil && d.Node != "" {
 			s.queued = slices.DeleteFunc(s.queued, func(o *task) bool { return o == t })
-			t.place.since = s.now
+			t.place.since, t.place.node = s.now, d.Node
 			if err := s.start(t, s.byID(d.Node)); err != nil {
 				return err
 			}
@@ -183,7 +183,7 @@ func (s *simulation) input() (queue.Input, []*task) {
 			ServedS: t.work / t.AskCores, FairS: t.place.fair, Suspendable: true, Local: s.sc.Local, Ended: ended,
 		}
 		if t.node != nil {
-			j.Node, t.place.node = t.node.id, t.node.id
+			j.Node = t.node.id
 		} else if s.sc.Local && t.place.node != "" {
 			if j.Feasible = []string{}; !s.byID(t.place.node).down {
 				j.Feasible = []string{t.place.node}

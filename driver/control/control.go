@@ -213,17 +213,18 @@ func (c *Controller) Remove(id string, succeeded bool) <-chan Ended {
 func (c *Controller) LastLines(ctx context.Context, allocID, name string) {
 	ctx, stop := context.WithTimeout(ctx, lastLinesWithin)
 	defer stop()
-	read := make(chan (<-chan struct{}), 1)
-	c.post(func(context.Context) { read <- c.late[run{allocID, name}] })
+	late := make(chan (<-chan struct{}), 1)
+	c.post(func(context.Context) { late <- c.late[run{allocID, name}] })
+	var read <-chan struct{}
 	select {
-	case done := <-read:
-		if done == nil {
-			return
-		}
-		select {
-		case <-done:
-		case <-ctx.Done():
-		}
+	case read = <-late:
+	case <-ctx.Done():
+	}
+	if read == nil {
+		return
+	}
+	select {
+	case <-read:
 	case <-ctx.Done():
 	}
 }

@@ -830,6 +830,15 @@ func TestLastLookThatFindsNothingWritesNothing(t *testing.T) {
 	})(t)
 }
 
+// restarted starts a task anew in its allocation.
+func (n *node) restarted(f *fake) *fake {
+	n.t.Helper()
+	next := &fake{Task: f.Task, kernel: f.kernel, log: f.log}
+	next.ID = "t-2"
+	n.start(next)
+	return next
+}
+
 func TestLastLinesOfAnEarlierRun(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
@@ -840,9 +849,7 @@ func TestLastLinesOfAnEarlierRun(t *testing.T) {
 		n.c.LastLines(t.Context(), f.AllocID, f.Name)
 		must.Between(t, 100*time.Millisecond, time.Since(began), time.Second)
 		must.Eq(t, 6, f.shown(t).Reports)
-		restarted := &fake{Task: f.Task, kernel: f.kernel, log: f.log} // in the same allocation
-		restarted.ID = "t-2"
-		n.start(restarted)
+		restarted := n.restarted(f)
 		n.second(behaviour{restarted: learner(0.01, 1, 0)})
 		n.seconds(2, nil)
 		must.Eq(t, 1, restarted.shown(t).Reports, must.Sprint("the late line belongs to the earlier run only"))
@@ -866,9 +873,8 @@ func TestLastLinesOfAReaderThatHangs(t *testing.T) {
 		began := time.Now()
 		n.c.LastLines(t.Context(), f.AllocID, f.Name)
 		must.Between(t, time.Second, time.Since(began), 3*time.Second)
-		restarted := &fake{Task: f.Task, kernel: f.kernel, log: f.log}
-		restarted.ID, restarted.Open = "t-2", open
-		n.start(restarted)
+		f.Open = open
+		restarted := n.restarted(f)
 		n.second(behaviour{restarted: learner(0.01, 1, 0)})
 		n.seconds(2, nil)
 		close(hangs)

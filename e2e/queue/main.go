@@ -98,10 +98,16 @@ func (o options) sample(seed uint64) (all []job) {
 	return all
 }
 
-// hcl is a job's specification; queued adds it to the queue.
-func (j job) hcl(id string, memory int, queued, shared bool) string {
+// spec is what all jobs of a run have in common.
+type spec struct {
+	memory int // MiB
+	queued bool
+	shared bool // the checkpoint is on the volume of all clients
+}
+
+func (s spec) hcl(j job, id string) string {
 	meta, path, volume, mount := "", "${NOMAD_ALLOC_DIR}/data/model.ckpt", "", ""
-	if shared {
+	if s.shared {
 		path, volume, mount = "/shared/"+id+".ckpt", `
     volume "shared" {
       type   = "host"
@@ -112,7 +118,7 @@ func (j job) hcl(id string, memory int, queued, shared bool) string {
         destination = "/shared"
       }`
 	}
-	if queued {
+	if s.queued {
 		meta = fmt.Sprintf(`
   meta {
     ebbtide_queue    = "true"
@@ -142,7 +148,7 @@ func (j job) hcl(id string, memory int, queued, shared bool) string {
       }
     }
   }
-}`, id, meta, volume, j.Steps, path, path, shared, mount, memory)
+}`, id, meta, volume, j.Steps, path, path, s.shared, mount, s.memory)
 }
 
 type pair struct {
@@ -182,7 +188,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	memory := int(float64(node.NodeResources.Memory.MemoryMB) * 0.95 / float64(o.places))
+	plain := spec{memory: int(float64(node.NodeResources.Memory.MemoryMB) * 0.95 / float64(o.places)), shared: o.shared}
+	queued := plain
+	queued.queued = true
 	say("%d jobs with room for %d, on Nomad %s: first as Nomad starts them, then in the queue.", o.jobs, o.nodes*o.places, node.Attributes["nomad.version"])
 	done := o.load()
 	for i := range o.seeds {
@@ -190,11 +198,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		if slices.ContainsFunc(done.Pairs, func(q pair) bool { return q.Seed == p.Seed }) {
 			continue
 		}
-		if p.Plain, err = measure(ctx, agents[0], o.sample(p.Seed), fmt.Sprintf("plain-%d-", p.Seed), memory, false, o.shared); err != nil {
+		if p.Plain, err = measure(ctx, agents[0], o.sample(p.Seed), fmt.Sprintf("plain-%d-", p.Seed), plain); err != nil {
 			return err
 		}
 		stop := startShim(ctx, agents[0])
-		p.Queue, err = measure(ctx, agents[0], o.sample(p.Seed), fmt.Sprintf("queue-%d-", p.Seed), memory, true, o.shared)
+		p.Queue, err = measure(ctx, agents[0], o.sample(p.Seed), fmt.Sprintf("queue-%d-", p.Seed), queued)
 		if err = errors.Join(err, stop()); err != nil {
 			return err
 		}
@@ -249,7 +257,7 @@ func startShim(ctx context.Context, a *harness.Agent) (stop func() error) {
 }
 
 // measure submits the jobs at their times, and waits for their ends.
-func measure(ctx context.Context, a *harness.Agent, jobs []job, prefix string, memory int, queued, shared bool) ([]job, error) {
+func measure(ctx context.Context, a *harness.Agent, jobs []job, prefix string, s spec) ([]job, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Hour)
 	defer cancel()
 	begin := time.Now()
@@ -263,7 +271,7 @@ func measure(ctx context.Context, a *harness.Agent, jobs []job, prefix string, m
 				return ctx.Err()
 			}
 			id := prefix + j.ID
-			if _, err := a.Run(ctx, j.hcl(id, memory, queued, shared)); err != nil {
+			if _, err := a.Run(ctx, s.hcl(*j, id)); err != nil {
 				return err
 			}
 			return j.follow(ctx, a, id, begin)

@@ -4,7 +4,10 @@ sizes      = "exact"
 size_error = 0.3
 move_s     = 60
 
-node "gpus" { cores = 4 }
+node "gpu" {
+  count = 4
+  cores = 1
+}
 
 workload "generated" {
   jobs         = 60
