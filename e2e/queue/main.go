@@ -44,7 +44,7 @@ type options struct {
 	seed                       uint64
 	median                     time.Duration
 	work, wrong                float64
-	out                        string
+	out, log                   string
 	shared, resume             bool
 }
 
@@ -60,6 +60,7 @@ func parse(args []string) (o options, err error) {
 	fs.Float64Var(&o.wrong, "wrong", 0.3, "standard `deviation` of log2 of ebbtide_duration, relative to the true length")
 	fs.BoolVar(&o.shared, "shared", false, "checkpoints are on a volume of all clients: a suspended job may go on on any")
 	fs.StringVar(&o.out, "out", "out/queue.json", "`file` for the results")
+	fs.StringVar(&o.log, "log", "", "append the shim's log, with its debug messages, to this `file`")
 	fs.BoolVar(&o.resume, "resume", false, "do not measure the seeds again that the file has with the same options")
 	err = fs.Parse(args)
 	if err == nil && (fs.NArg() > 0 || min(o.nodes, o.places, o.jobs, o.seeds) < 1 || o.median < time.Second || !(o.work > 0) || !(o.wrong >= 0)) {
@@ -192,6 +193,15 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	queued := plain
 	queued.queued = true
 	say("%d jobs with room for %d, on Nomad %s: first as Nomad starts them, then in the queue.", o.jobs, o.nodes*o.places, node.Attributes["nomad.version"])
+	log := hclog.NewNullLogger()
+	if o.log != "" {
+		f, err := os.OpenFile(o.log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		log = hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: f})
+	}
 	done := o.load()
 	for i := range o.seeds {
 		p := pair{Seed: o.seed + uint64(i)}
@@ -201,7 +211,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		if p.Plain, err = measure(ctx, agents[0], o.sample(p.Seed), fmt.Sprintf("plain-%d-", p.Seed), plain); err != nil {
 			return err
 		}
-		stop := startShim(ctx, agents[0])
+		stop := startShim(ctx, agents[0], log)
 		p.Queue, err = measure(ctx, agents[0], o.sample(p.Seed), fmt.Sprintf("queue-%d-", p.Seed), queued)
 		if err = errors.Join(err, stop()); err != nil {
 			return err
@@ -236,7 +246,7 @@ func (o options) load() results {
 }
 
 // startShim runs a shim in this process, faster than by default, as are the jobs.
-func startShim(ctx context.Context, a *harness.Agent) (stop func() error) {
+func startShim(ctx context.Context, a *harness.Agent, log hclog.Logger) (stop func() error) {
 	c := config.Default()
 	c.Interval, c.Web.Address, c.Nomad.Address = time.Second, "", a.Addr
 	c.Queue.Cost, c.Limits.Cooldown, c.Limits.MovesPerMinute, c.Limits.InFlight = 2*time.Second, 0, 60, 8
@@ -246,7 +256,7 @@ func startShim(ctx context.Context, a *harness.Agent) (stop func() error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- shim.New(c, client, "queue", hclog.NewNullLogger()).Run(ctx) }()
+	go func() { ended <- shim.New(c, client, "queue", log).Run(ctx) }()
 	return func() error {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
