@@ -50,6 +50,7 @@ type queuedJob struct {
 	heard    time.Time      // when alloc's status was read, or could not be
 	left     float64        // what it needed then, in seconds; NaN if unknown
 	reports  bool           // it had reported progress
+	asked    string         // the allocation whose suspension was proposed; "" once it is over
 }
 
 // placedWithin bounds the time until a released job has its allocation: then it waits in Nomad's
@@ -162,10 +163,7 @@ func (q *queuer) hear(s *snapshot, now time.Time) {
 		if r.err != nil || r.status.Alloc != r.alloc.ID {
 			continue
 		}
-		if !r.status.Fair.Finish.IsZero() {
-			k.left = r.status.Fair.Finish.Sub(r.status.Updated).Seconds() // by the node's clock
-		}
-		k.reports = r.status.Reports > 0
+		k.left, k.reports = float64(r.status.Fair.RemainingS), r.status.Reports > 0
 	}
 }
 
@@ -284,9 +282,17 @@ func (q *queuer) run(s *snapshot, j *cluster.Job, a *cluster.Alloc, now time.Tim
 		}
 		k.SinceS, k.ServedS = seconds(since), max(now.Sub(since).Seconds(), 0)+servedBefore(is)
 	}
-	k.CostS = is.CostS
+	if !s.busy[j.Key] {
+		k.asked = ""
+	}
+	k.CostS, k.Yields = is.CostS, k.asked == a.ID
 	k.Suspendable = s.busy[j.Key] || s.suspendable(a, j)
 	k.RemainingS = expected(s, j, a.Group, k.ServedS)
+	if is.Served != nil && is.Served.RemainingS != nil { // what it said before its suspension is surer
+		if left := *is.Served.RemainingS - (k.ServedS - is.Served.S); left > 0 {
+			k.RemainingS = &left
+		}
+	}
 }
 
 // over reports whether a job that neither waits nor runs is to be forgotten. One that has ended before
@@ -296,7 +302,7 @@ func (q *queuer) over(s *snapshot, k *queuedJob, now time.Time) bool {
 	switch {
 	case k.is == nil:
 	case k.alloc != nil && s.Alloc(k.alloc.ID) != nil:
-		k.Suspendable = false // it is being stopped, or was suspended
+		k.Suspendable, k.Yields = false, true // it is being stopped, or was suspended
 		return false
 	case k.is.Queued && k.is.Held && !k.is.Stopped && !s.unreadable[k.key]:
 		return false
@@ -522,7 +528,7 @@ func (s *snapshot) order(p *plan, k *queuedJob, d queue.Decision, e store.Queued
 	}
 	if !j.Held {
 		if a := k.alloc; d.Rule == queue.RuleYield && a != nil {
-			s.busy[j.Key] = true
+			s.busy[j.Key], k.asked = true, a.ID
 			if on := e.Start; !on.IsZero() && !s.config.DryRun { // a dry run records it once
 				d.Why += on.Format("; expected to go on at 15:04 UTC")
 			}

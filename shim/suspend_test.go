@@ -27,7 +27,7 @@ type reported struct {
 }
 
 func (r reported) Status(_ context.Context, a *api.Allocation, _ string) (status.Status, error) {
-	return status.Status{Alloc: a.ID, Reports: r.reports}, nil
+	return status.Status{Alloc: a.ID, Reports: r.reports, Fair: status.Fair{RemainingS: status.Unknown()}}, nil
 }
 
 // yielding has a long job that has run for an hour on the only node, and a short one that waits.
@@ -85,7 +85,38 @@ func TestSuspend_stopping(t *testing.T) {
 	s.state.Allocs["run"] = &stopping
 	s.decide(c)
 	must.Eq(t, "", s.latest[long].text)
-	must.StrContains(t, s.latest[short].text, "no place is free")
+	must.StrContains(t, s.latest[short].text, "a place is about to be free")
+}
+
+// While one is being suspended, no second one is for the same job, even if it is the last in the
+// order by now.
+func TestSuspend_once(t *testing.T) {
+	c := config.Default()
+	c.DryRun = true
+	s, long, short := yielding(func(*cluster.Job) {})
+	s.decide(c)
+	must.StrContains(t, s.latest[long].text, "would be suspended")
+	node := *s.state.Nodes["a"]
+	node.ID, node.Name = "b", "node-b"
+	s.state.Nodes["b"] = &node
+	last := s.submit("last", 20*time.Hour, nil)
+	*s.state.Jobs[last] = *s.state.Jobs[long]
+	s.state.Jobs[last].Key, s.state.Jobs[last].Duration = last, 20*time.Hour
+	run := *s.state.Allocs["run"]
+	run.ID, run.Job, run.Node = "last", last, "b"
+	s.state.Allocs["last"] = &run
+	s.decide(c)
+	must.StrContains(t, s.latest[last].text, "would be suspended")
+
+	delete(s.latest, last)
+	s.busy[long], s.planner.queuer.jobs[long].asked = true, "run"
+	s.decide(c)
+	must.Eq(t, "", s.latest[last].text)
+	must.StrContains(t, s.latest[short].text, "a place is about to be free")
+
+	delete(s.busy, long) // it has failed
+	s.decide(c)
+	must.StrContains(t, s.latest[last].text, "would be suspended")
 }
 
 // Each running job's turn to be heard comes, and what it said holds for some minutes.
@@ -221,6 +252,22 @@ func TestSuspend_beginning(t *testing.T) {
 	s.planner.pass(s.leading, s.snapshot(c, s.listed()), func(plan) {})
 	must.Eq(t, "a", is.Node)
 	must.False(t, is.Suspendable, must.Sprint("it is released, and has no allocation yet"))
+}
+
+// A job that went on needs what it said before, less what it has had since, until it says more.
+func TestSuspend_left(t *testing.T) {
+	c := config.Default()
+	c.DryRun = true
+	s, long, _ := yielding(func(*cluster.Job) {})
+	left := 7200.0
+	s.writer.jobs[long] = store.Job{Served: &store.Served{S: 600, RemainingS: &left}}
+	s.decide(c)
+	k := s.planner.queuer.jobs[long]
+	must.InDelta(t, 4200, k.ServedS, 1)
+	must.InDelta(t, 3600, *k.RemainingS, 1)
+	left = 3000
+	s.decide(c)
+	must.InDelta(t, 10*3600-4200, *k.RemainingS, 1, must.Sprint("it was wrong"))
 }
 
 // The cost of an interruption is what saving and resuming took.

@@ -76,12 +76,15 @@ func (c *Controller) status(t *task, now time.Time) status.Status {
 }
 
 func (t *task) fairStatus() status.Fair {
-	f := status.Fair{RemainingCPUS: status.Unknown(), QualityCPUS: status.Unknown(), AheadCPUS: status.Unknown(), CapCores: status.Unknown()}
+	f := status.Fair{RemainingCPUS: status.Unknown(), RemainingS: status.Unknown(), QualityCPUS: status.Unknown(), AheadCPUS: status.Unknown(), CapCores: status.Unknown()}
 	if !t.hasTwin() {
 		return f
 	}
 	left, quality := t.size()
 	f.RemainingCPUS, f.QualityCPUS = number((*float64)(left)), number((*float64)(quality))
+	if left != nil && t.m.Pace > 0 {
+		f.RemainingS = status.Number(float64(*left) / float64(t.m.Pace))
+	}
 	f.AheadCPUS = status.Number(t.fair.used - t.fair.cpu)
 	if t.fair.most > 0 {
 		f.CapCores = status.Number(t.fair.most)

@@ -78,6 +78,7 @@ func TestStepReports(t *testing.T) {
 			must.False(t, st.Value.Known())
 			must.Eq(t, "", st.Metric)
 			must.Eq(t, string(remaining.Steps), st.Fair.Source)
+			must.InDelta(t, float64(st.Fair.RemainingCPUS/st.Use)/float64(st.Node.PoolCores), float64(st.Fair.RemainingS), 0.2*float64(st.Fair.RemainingS))
 			if name == "auto" || name == "fsp" {
 				must.False(t, st.Fair.Finish.IsZero())
 			}

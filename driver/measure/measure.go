@@ -49,6 +49,7 @@ type Measurement struct {
 
 	Remaining remaining.Estimate // of a training task
 	Work      remaining.State    // for a later process
+	Pace      policy.Cores       // CPU use while it reported, recently; 0 if unknown
 
 	// Reached are the targets reached since the Observer started, in order.
 	Reached []target.Reached
@@ -118,6 +119,7 @@ type Observer struct {
 	estimator growth.Estimator // nil until the goal is known
 	follows   series
 	work      *remaining.Estimator
+	pace      remaining.Pace
 	meter     growth.Gain
 	cpu       float64 // CPU-seconds at the last poll; NaN if unknown
 	cpuAt     time.Time
@@ -312,6 +314,8 @@ func (o *Observer) take(reports []progress.Report, before float64, beforeAt time
 	for _, r := range reports {
 		o.work.Add(remaining.Point{CPU: o.cpu, Step: r.Step, Total: r.Total, PerEpoch: r.PerEpoch, StepOnly: r.StepOnly(), Bar: r.Bar})
 	}
+	o.pace.Add(seconds(o.cpuAt), o.cpu)
+	o.now.Pace = o.pace.Cores()
 	last := reports[len(reports)-1]
 	step, total, ok := o.work.Position(o.cpu)
 	if !ok && last.StepOnly() {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/growth"
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
 // Source names the basis of an estimate.
@@ -370,6 +371,23 @@ func price(ms []Mark) float64 {
 	}
 	return (last.CPU - ms[from].CPU) / (last.Step - ms[from].Step)
 }
+
+// Pace is how much CPU a task uses in a second. The zero Pace knows nothing.
+type Pace struct{ marks []Mark } // whose steps are seconds
+
+// Add adds a reading: CPU-seconds used, and the time in seconds.
+func (p *Pace) Add(at, cpu float64) {
+	if !fields.Finite(cpu) {
+		return
+	}
+	if n := len(p.marks); n > 0 && (cpu < p.marks[n-1].CPU || at < p.marks[n-1].Step) {
+		p.marks = p.marks[:0] // another process's, or the clock was set
+	}
+	p.marks = mark(p.marks, Mark{at, cpu})
+}
+
+// Cores returns the use over the newer half of the time, in cores; 0 if unknown.
+func (p *Pace) Cores() policy.Cores { return policy.Cores(price(p.marks)) }
 
 // measured returns the price of a step since the last restart, and whether it spans whole epochs.
 func (s *State) measured() (per float64, epochs bool) {

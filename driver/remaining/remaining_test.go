@@ -16,6 +16,26 @@ import (
 
 var nan, inf = math.NaN(), math.Inf(1)
 
+// A slow start does not count for long, nor does another process.
+func TestPace(t *testing.T) {
+	var p Pace
+	must.Zero(t, p.Cores())
+	p.Add(100, 0)
+	must.Zero(t, p.Cores(), must.Sprint("one reading"))
+	for second := range 40 { // a core for ten seconds, then a tenth
+		p.Add(101+float64(second), min(float64(second)+1, 10)+max(float64(second)-9, 0)/10)
+	}
+	must.InDelta(t, 0.1, float64(p.Cores()), 1e-9)
+	p.Add(141, nan)
+	must.InDelta(t, 0.1, float64(p.Cores()), 1e-9)
+	p.Add(142, 1)
+	must.Zero(t, p.Cores(), must.Sprint("another process"))
+	p.Add(152, 6)
+	must.Eq(t, 0.5, float64(p.Cores()))
+	p.Add(102, 7)
+	must.Zero(t, p.Cores(), must.Sprint("the clock was set"))
+}
+
 // feed reports steps first … last by the stride, each costing `per` CPU-seconds from
 // cpu on, and returns the CPU-seconds used.
 func feed(e *Estimator, first, last, stride, cpu, per, total float64) float64 {

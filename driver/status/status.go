@@ -132,6 +132,7 @@ type Target struct {
 // Fair compares a training task with its twin, which runs as under plain Nomad.
 type Fair struct {
 	RemainingCPUS Number    `json:"remaining_cpu_s"`      // until the task ends
+	RemainingS    Number    `json:"remaining_s"`          // how long that takes at its recent use of CPU
 	QualityCPUS   Number    `json:"quality_cpu_s"`        // to the acceptable target, else to 60 % of the work; 0 once reached or on a plateau
 	Source        string    `json:"remaining_from"`       // its basis: `steps`, `epochs`, `meta`, `assumed` (command or environment), `earlier` (a previous run), `objective` (the curve); empty if unknown
 	Why           string    `json:"remaining_why"`        // the same in a sentence
@@ -218,7 +219,7 @@ func blank() Status {
 	u := Unknown()
 	s := Status{Value: u, Step: u, Total: u, Progress: u, Growth: u, Use: u, CPUSeconds: u, Throttled: u}
 	s.Target = Target{Acceptable: u, Objective: u, QoE: u, Response: u}
-	s.Fair = Fair{RemainingCPUS: u, QualityCPUS: u, AheadCPUS: u, CapCores: u}
+	s.Fair = Fair{RemainingCPUS: u, RemainingS: u, QualityCPUS: u, AheadCPUS: u, CapCores: u}
 	s.SpeCon.Gain, s.SpeCon.PreviousGain = u, u
 	s.Move.Step = u
 	s.Resources = Resources{u, u, u, u, u, u}

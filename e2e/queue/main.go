@@ -27,6 +27,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ebbtide/ebbtide/device/fake"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 	"github.com/ebbtide/ebbtide/shim"
 	"github.com/ebbtide/ebbtide/shim/config"
@@ -45,7 +46,7 @@ type options struct {
 	median                     time.Duration
 	work, wrong                float64
 	out, log                   string
-	shared, resume             bool
+	shared, device, resume     bool
 }
 
 func parse(args []string) (o options, err error) {
@@ -59,6 +60,7 @@ func parse(args []string) (o options, err error) {
 	fs.Float64Var(&o.work, "load", 0.9, "work that arrives per place and second")
 	fs.Float64Var(&o.wrong, "wrong", 0.3, "standard `deviation` of log2 of ebbtide_duration, relative to the true length")
 	fs.BoolVar(&o.shared, "shared", false, "checkpoints are on a volume of all clients: a suspended job may go on on any")
+	fs.BoolVar(&o.device, "device", false, "a place is a seat of ebbtide-gpu on a fake card, instead of memory (gcc)")
 	fs.StringVar(&o.out, "out", "out/queue.json", "`file` for the results")
 	fs.StringVar(&o.log, "log", "", "append the shim's log, with its debug messages, to this `file`")
 	fs.BoolVar(&o.resume, "resume", false, "do not measure the seeds again that the file has with the same options")
@@ -101,13 +103,20 @@ func (o options) sample(seed uint64) (all []job) {
 
 // spec is what all jobs of a run have in common.
 type spec struct {
-	memory int // MiB
+	memory int  // MiB
+	device bool // a seat on a GPU
 	queued bool
 	shared bool // the checkpoint is on the volume of all clients
 }
 
 func (s spec) hcl(j job, id string) string {
-	meta, path, volume, mount := "", "${NOMAD_ALLOC_DIR}/data/model.ckpt", "", ""
+	meta, path, volume, mount, device := "", "${NOMAD_ALLOC_DIR}/data/model.ckpt", "", "", ""
+	if s.device {
+		device = `
+        device "nvidia/share" {
+          count = 1
+        }`
+	}
 	if s.shared {
 		path, volume, mount = "/shared/"+id+".ckpt", `
     volume "shared" {
@@ -145,11 +154,11 @@ func (s spec) hcl(j job, id string) string {
       }%s
       resources {
         cpu    = 50
-        memory = %d
+        memory = %d%s
       }
     }
   }
-}`, id, meta, volume, j.Steps, path, path, s.shared, mount, s.memory)
+}`, id, meta, volume, j.Steps, path, path, s.shared, mount, s.memory, device)
 }
 
 type pair struct {
@@ -173,11 +182,21 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if err := errors.Join(os.Mkdir(volume, 0o777), os.Chmod(volume, 0o777)); err != nil { // for unprivileged tasks
 		return err
 	}
+	if o.device {
+		if err := fake.Build(filepath.Join(h.Dir, "card")); err != nil {
+			return err
+		}
+	}
 	var agents []*harness.Agent
 	for i := range o.nodes {
 		c := harness.AgentConfig{Name: fmt.Sprintf("client%d", i), PluginName: "ebbtide-driver", Plugin: `engine = "exec"`, LogLevel: "INFO", HostVolumes: map[string]string{"shared": volume}}
 		if i > 0 {
 			c.Join = agents[0]
+		}
+		if o.device {
+			if err := card(ctx, h, &c, o.places); err != nil {
+				return err
+			}
 		}
 		a, err := h.StartAgent(ctx, c)
 		if err != nil {
@@ -189,7 +208,10 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	plain := spec{memory: int(float64(node.NodeResources.Memory.MemoryMB) * 0.95 / float64(o.places)), shared: o.shared}
+	plain := spec{memory: int(float64(node.NodeResources.Memory.MemoryMB) * 0.95 / float64(o.places)), shared: o.shared, device: o.device}
+	if o.device {
+		plain.memory = 100
+	}
 	queued := plain
 	queued.queued = true
 	say("%d jobs with room for %d, on Nomad %s: first as Nomad starts them, then in the queue.", o.jobs, o.nodes*o.places, node.Attributes["nomad.version"])
@@ -228,6 +250,24 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	return nil
 }
 
+// card gives an agent a fake card with the given number of seats. The card's libraries are built.
+func card(ctx context.Context, h *harness.Harness, c *harness.AgentConfig, seats int) error {
+	plugin, err := h.Tools.GPU(ctx)
+	if err != nil {
+		return err
+	}
+	libraries, own := filepath.Join(h.Dir, "card"), filepath.Join(h.Dir, c.Name+"-card")
+	state := filepath.Join(own, "state")
+	if err := errors.Join(os.Mkdir(own, 0o755), os.WriteFile(state, nil, 0o644)); err != nil {
+		return err
+	}
+	c.Plugins = map[string]string{"ebbtide-gpu": plugin}
+	c.Env = []string{"EBBTIDE_FAKE_GPU=" + state}
+	c.HCL = fmt.Sprintf("plugin \"ebbtide-gpu\" {\n config {\n  library = %q\n  preload = %q\n  cuda_library = %q\n  state_dir = %q\n  gate = %q\n  fingerprint_period = \"1s\"\n  seats_per_gpu = %d\n }\n}\n",
+		filepath.Join(libraries, "libnvidia-ml.so.1"), filepath.Join(libraries, "libebbtide-cuda.so"), filepath.Join(libraries, "libcuda.so.1"), filepath.Join(own, "learned"), filepath.Join(own, "gate"), seats)
+	return nil
+}
+
 // results are those of the seeds that have been measured, with the options that count.
 type results struct {
 	Options string `json:"options"`
@@ -236,7 +276,7 @@ type results struct {
 
 // load reads the results to go on with, none if the file has others.
 func (o options) load() results {
-	none := results{Options: fmt.Sprintf("-nodes %d -places %d -jobs %d -median %v -load %v -wrong %v -shared %v", o.nodes, o.places, o.jobs, o.median, o.work, o.wrong, o.shared)}
+	none := results{Options: fmt.Sprintf("-nodes %d -places %d -jobs %d -median %v -load %v -wrong %v -shared %v -device %v", o.nodes, o.places, o.jobs, o.median, o.work, o.wrong, o.shared, o.device)}
 	data, err := os.ReadFile(o.out)
 	var r results
 	if err != nil || !o.resume || json.Unmarshal(data, &r) != nil || r.Options != none.Options {

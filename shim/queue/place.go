@@ -46,7 +46,7 @@ func (c *cluster) place(order []int, rules Rules) *placing {
 		j := &c.in.Jobs[i]
 		to := &p.plan[i]
 		switch {
-		case to.Rule != "": // it yields
+		case to.Rule != "": // it leaves
 		case j.Node != "":
 			*to = Placed{Node: j.Node, Rule: RuleRuns}
 		case !c.fits(i):
@@ -77,7 +77,7 @@ func (c *cluster) place(order []int, rules Rules) *placing {
 type placing struct {
 	*cluster
 	free     [][]float64       // by node
-	late     map[int][]float64 // by node: of free, what comes from suspended jobs
+	late     map[int][]float64 // by node: of free, what comes from jobs that leave
 	running  [][]int           // jobs by node, by rising left
 	left     []float64         // how long a job will need its place, in seconds; +Inf if unknown
 	cost     []float64         // of a job's suspension; +Inf if it may not be suspended
@@ -117,14 +117,17 @@ func (c *cluster) placing(order []int) *placing {
 		if j.RemainingS != nil {
 			p.left[i] = *j.RemainingS
 		}
-		if j.Node != "" {
+		switch {
+		case j.Node != "" && j.Yields:
+			p.leave(i, c.node[j.Node], Placed{Rule: RuleLeave, Because: "it is being stopped or suspended"})
+		case j.Node != "":
 			p.occupy(i, c.node[j.Node])
 			params := &c.in.Params
 			cost := params.cost(j)
 			if j.Suspendable && (c.in.NowS-j.SinceS)*params.Lost >= cost && p.left[i] > params.Margin*cost {
 				p.cost[i], p.cheapest = cost, min(p.cheapest, cost)
 			}
-		} else if j.Local && !j.Ended && j.ServedS > 0 && len(j.Feasible) == 1 {
+		case j.Local && !j.Ended && j.ServedS > 0 && len(j.Feasible) == 1:
 			p.bound[c.node[j.Feasible[0]]]++
 		}
 	}
@@ -144,6 +147,15 @@ func (p *placing) occupy(i, n int) {
 	add(p.free[n], p.need[i], -1)
 	at, _ := slices.BinarySearchFunc(p.running[n], p.left[i], func(o int, left float64) int { return cmp.Compare(p.left[o], left) })
 	p.running[n] = slices.Insert(p.running[n], at, i)
+}
+
+// leave notes that job i, which is not booked, leaves its place on node n, which is free later.
+func (p *placing) leave(i, n int, how Placed) {
+	if p.late[n] == nil {
+		p.late[n] = make([]float64, len(p.names))
+	}
+	add(p.late[n], p.need[i], 1)
+	p.plan[i] = how
 }
 
 // start gives job i a free place: on the node for which the fewest suspended jobs wait, and then on
@@ -182,21 +194,21 @@ func (p *placing) start(i int) bool {
 	}
 	to := Placed{Rule: RuleStart}
 	if !p.now(i, best) {
-		to = Placed{Rule: RuleTake, Because: "a suspension there leaves room for it, too"}
+		to = Placed{Rule: RuleTake, Because: "a place is about to be free"}
 		p.awaits(i, best)
 	}
 	p.give(i, best, to)
 	return true
 }
 
-// awaits notes that job i gets what comes from suspended jobs on node n.
+// awaits notes that job i gets what comes from jobs that leave node n.
 func (p *placing) awaits(i, n int) {
 	for r, x := range p.need[i] {
 		p.late[n][r] = max(p.late[n][r]-x, 0)
 	}
 }
 
-// now reports whether job i finds room on node n before jobs there are suspended.
+// now reports whether job i finds room on node n before jobs leave it.
 func (p *placing) now(i, n int) bool {
 	late := p.late[n]
 	if late == nil {
@@ -293,13 +305,9 @@ func (p *placing) take(i int, wait float64) bool {
 	if node < 0 {
 		return false
 	}
-	if p.late[node] == nil {
-		p.late[node] = make([]float64, len(p.names))
-	}
 	for _, v := range chosen {
 		add(p.free[node], p.need[v], 1)
-		add(p.late[node], p.need[v], 1)
-		p.plan[v] = Placed{Rule: RuleYield, Because: fmt.Sprintf("job %s is before it", p.in.Jobs[i].ID)}
+		p.leave(v, node, Placed{Rule: RuleYield, Because: fmt.Sprintf("job %s is before it", p.in.Jobs[i].ID)})
 	}
 	p.running[node] = slices.DeleteFunc(p.running[node], func(o int) bool { return slices.Contains(chosen, o) })
 	p.awaits(i, node)

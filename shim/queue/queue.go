@@ -25,7 +25,8 @@ const (
 	RuleRuns    = "queue.runs"    // it keeps its place
 	RuleStart   = "queue.start"   // it gets a free place
 	RuleYield   = "queue.yield"   // it is suspended for a job before it
-	RuleTake    = "queue.take"    // it gets the place of jobs that are suspended
+	RuleTake    = "queue.take"    // it gets the place of jobs that leave
+	RuleLeave   = "queue.leave"   // it is being stopped or suspended
 	RuleWait    = "queue.wait"    // no place is free
 	RuleReserve = "queue.reserve" // the same, and a node is kept free for it
 	RuleNever   = "queue.never"   // no node is large enough

@@ -87,7 +87,7 @@ func (c *Cluster) Task(node, namespace, job string, change func(*status.Status))
 		Target: status.Target{State: "training", Acceptable: u, Objective: u, QoE: u, Response: u},
 		Metric: "loss", Goal: "min", Value: 0.3125, Step: 1200, Total: 5000, Progress: 0.002, Growth: 0.41, Reports: 1200,
 		Fair: status.Fair{
-			RemainingCPUS: 900, QualityCPUS: u, Source: "steps", Why: "1200 of 5000 steps", AheadCPUS: 61, CapCores: 2,
+			RemainingCPUS: 900, RemainingS: 300, QualityCPUS: u, Source: "steps", Why: "1200 of 5000 steps", AheadCPUS: 61, CapCores: 2,
 			Finish: now.Add(10*time.Minute + 30*time.Second), FairFinish: now.Add(14*time.Minute + 30*time.Second),
 		},
 		Move: status.Move{Step: u}, Resources: status.Resources{MemoryMiB: 911, MemoryGrowth: u, BlockMiBs: u, BlockGrowth: u, NetworkMiBs: u, NetworkGrowth: u},
