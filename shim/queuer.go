@@ -285,14 +285,9 @@ func (q *queuer) run(s *snapshot, j *cluster.Job, a *cluster.Alloc, now time.Tim
 	if !s.busy[j.Key] {
 		k.asked = ""
 	}
-	k.CostS, k.Yields = is.CostS, k.asked == a.ID
+	k.CostS, k.Leaving = is.CostS, k.asked == a.ID
 	k.Suspendable = s.busy[j.Key] || s.suspendable(a, j)
 	k.RemainingS = expected(s, j, a.Group, k.ServedS)
-	if is.Served != nil && is.Served.RemainingS != nil { // what it said before its suspension is surer
-		if left := *is.Served.RemainingS - (k.ServedS - is.Served.S); left > 0 {
-			k.RemainingS = &left
-		}
-	}
 }
 
 // over reports whether a job that neither waits nor runs is to be forgotten. One that has ended before
@@ -302,7 +297,7 @@ func (q *queuer) over(s *snapshot, k *queuedJob, now time.Time) bool {
 	switch {
 	case k.is == nil:
 	case k.alloc != nil && s.Alloc(k.alloc.ID) != nil:
-		k.Suspendable, k.Yields = false, true // it is being stopped, or was suspended
+		k.Suspendable, k.Leaving = false, true // it is being stopped, or was suspended
 		return false
 	case k.is.Queued && k.is.Held && !k.is.Stopped && !s.unreadable[k.key]:
 		return false
@@ -313,9 +308,14 @@ func (q *queuer) over(s *snapshot, k *queuedJob, now time.Time) bool {
 	return k.FairS >= k.ServedS
 }
 
-// expected is what a job still needs by its author's guess or, without one, by its last run, in
-// seconds; nil if there is neither, or it was wrong.
+// expected is what a job still needs by what it said before its suspension, its author's guess or, if
+// there is neither, its last run, in seconds; nil if there is none, or it was wrong.
 func expected(s *snapshot, j *cluster.Job, group string, served float64) *float64 {
+	if was := s.jobs[j.Key].Served; was != nil && was.RemainingS != nil && served >= was.S {
+		if left := *was.RemainingS - (served - was.S); left >= 0 {
+			return &left
+		}
+	}
 	took := j.Duration
 	if took == 0 {
 		for _, run := range s.Runs(j.Key, group) {
@@ -606,11 +606,9 @@ func servedBefore(j store.Job) float64 {
 func suspendedAs(s *snapshot, j *cluster.Job, group string, k *queuedJob) queue.Job {
 	is := queue.Job{FairS: k.FairS}
 	if served := s.jobs[j.Key].Served; served != nil {
-		is.FairS, is.ServedS, is.RemainingS = max(k.FairS, served.FairS), served.S, served.RemainingS
+		is.FairS, is.ServedS = max(k.FairS, served.FairS), served.S
 	}
-	if is.RemainingS == nil {
-		is.RemainingS = expected(s, j, group, is.ServedS)
-	}
+	is.RemainingS = expected(s, j, group, is.ServedS)
 	return is
 }
 

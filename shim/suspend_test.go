@@ -27,7 +27,7 @@ type reported struct {
 }
 
 func (r reported) Status(_ context.Context, a *api.Allocation, _ string) (status.Status, error) {
-	return status.Status{Alloc: a.ID, Reports: r.reports, Fair: status.Fair{RemainingS: status.Unknown()}}, nil
+	return status.Status{Alloc: a.ID, Reports: r.reports, Fair: status.NoFair()}, nil
 }
 
 // yielding has a long job that has run for an hour on the only node, and a short one that waits.

@@ -76,7 +76,7 @@ func (c *Controller) status(t *task, now time.Time) status.Status {
 }
 
 func (t *task) fairStatus() status.Fair {
-	f := status.Fair{RemainingCPUS: status.Unknown(), RemainingS: status.Unknown(), QualityCPUS: status.Unknown(), AheadCPUS: status.Unknown(), CapCores: status.Unknown()}
+	f := status.NoFair()
 	if !t.hasTwin() {
 		return f
 	}

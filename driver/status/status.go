@@ -215,11 +215,17 @@ type Node struct {
 	IntervalS     Number            `json:"interval_s"`      // until the next decision
 }
 
+// NoFair is what is known of a task without a twin: nothing.
+func NoFair() Fair {
+	u := Unknown()
+	return Fair{RemainingCPUS: u, RemainingS: u, QualityCPUS: u, AheadCPUS: u, CapCores: u}
+}
+
 func blank() Status {
 	u := Unknown()
 	s := Status{Value: u, Step: u, Total: u, Progress: u, Growth: u, Use: u, CPUSeconds: u, Throttled: u}
 	s.Target = Target{Acceptable: u, Objective: u, QoE: u, Response: u}
-	s.Fair = Fair{RemainingCPUS: u, RemainingS: u, QualityCPUS: u, AheadCPUS: u, CapCores: u}
+	s.Fair = NoFair()
 	s.SpeCon.Gain, s.SpeCon.PreviousGain = u, u
 	s.Move.Step = u
 	s.Resources = Resources{u, u, u, u, u, u}

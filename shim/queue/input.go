@@ -62,8 +62,8 @@ type Job struct {
 	// Local means that its checkpoint is on its node only: once suspended it can go on nowhere else,
 	// and Feasible has that node at most.
 	Local bool `json:"local" strict:"optional"`
-	// Yields means that it is leaving its node: its place is about to be free.
-	Yields bool `json:"yields" strict:"optional"`
+	// Leaving means that it is being stopped or suspended: its place is about to be free.
+	Leaving bool `json:"leaving" strict:"optional"`
 	// Feasible are the IDs of nodes on which it may run; null for all.
 	Feasible []string `json:"feasible,omitempty" strict:"optional"`
 	// Ended means that it has ended before its twin.

@@ -118,7 +118,7 @@ func (c *cluster) placing(order []int) *placing {
 			p.left[i] = *j.RemainingS
 		}
 		switch {
-		case j.Node != "" && j.Yields:
+		case j.Node != "" && j.Leaving:
 			p.leave(i, c.node[j.Node], Placed{Rule: RuleLeave, Because: "it is being stopped or suspended"})
 		case j.Node != "":
 			p.occupy(i, c.node[j.Node])

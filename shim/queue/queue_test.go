@@ -126,7 +126,7 @@ func TestDecide(t *testing.T) {
 		{"or another that is taken", two, []Job{job("x", s(9000), local("a")), job("y", s(9000), local("b")), job("suspended", s(9900), local("")), job("short", s(800), nil)},
 			map[string]string{"short": "take b", "x": "runs a", "y": "yield ", "suspended": "wait "}},
 		{"what another leaves is enough", two, []Job{
-			job("x", s(5000), func(j *Job) { on("a", 4000)(j); j.Yields = true }), job("y", s(9000), on("b", 4000)), job("short", s(600), nil),
+			job("x", s(5000), func(j *Job) { on("a", 4000)(j); j.Leaving = true }), job("y", s(9000), on("b", 4000)), job("short", s(600), nil),
 		}, map[string]string{"short": "take a", "x": "leave ", "y": "runs b"}},
 		{"never", two, []Job{job("x", s(100), needs(2)), job("y", s(100), nil)}, map[string]string{"x": "never ", "y": "start a"}},
 	} {

@@ -73,7 +73,7 @@ func exampleStatus(s *status.Status, i int, random *rand.Rand, now time.Time) {
 		u := status.Unknown()
 		s.Kind, s.Category, s.Class, s.Metric, s.Rule = "service", "", []string{"G", "S", "B"}[i%3], "", "auto.service"
 		s.Target.QoE, s.Target.Response = 0.25, status.Number(0.18+0.1*random.Float64())
-		s.Fair, s.Step, s.Total = status.Fair{RemainingCPUS: u, RemainingS: u, QualityCPUS: u, AheadCPUS: u, CapCores: u}, u, u
+		s.Fair, s.Step, s.Total = status.NoFair(), u, u
 		s.Why = "its response time, 0.23 s, meets its target, 0.25 s: keeps its limit"
 	case i%7 == 2:
 		s.Category, s.Rule, s.Metric = "CL", "fsp.wait", "val_accuracy"
