@@ -7,6 +7,7 @@ package real
 
 import (
 	"context"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -21,34 +22,41 @@ import (
 
 var pciAddress = regexp.MustCompile(`^[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9]$`)
 
-// python returns the interpreter that has PyTorch with CUDA, or skips the test.
-func python(t *testing.T) string {
+// script starts testdata/train.py, or skips the test where python3 lacks the framework.
+func script(t *testing.T, framework string) func(ctx context.Context, container string, g *gputest.Gate, args ...string) *gputest.Process {
 	t.Helper()
 	if site.IsFake() {
-		t.Skip("PyTorch needs a real card")
+		t.Skip(framework, " needs a real card")
 	}
-	path, err := exec.LookPath("python3")
+	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("there is no python3")
 	}
-	out, err := exec.CommandContext(within(t, 2*time.Minute), path, "-c", "import torch; print(torch.cuda.is_available())").CombinedOutput()
+	check := map[string]string{"torch": "torch.cuda.is_available()", "jax": "jax.default_backend() == 'gpu'"}[framework]
+	out, err := exec.CommandContext(within(t, 2*time.Minute), python, "-c", fmt.Sprintf("import %s; print(%s)", framework, check)).Output()
 	if err != nil || string(out) != "True\n" {
-		t.Skip("python3 has no PyTorch with CUDA")
+		t.Skipf("python3 has no %s with CUDA", framework)
 	}
-	return path
+	train, err := filepath.Abs("testdata/train.py")
+	must.NoError(t, err)
+	return func(ctx context.Context, container string, g *gputest.Gate, args ...string) *gputest.Process {
+		// What is computed must not depend on the run.
+		env := []string{"CUBLAS_WORKSPACE_CONFIG=:4096:8", "XLA_FLAGS=--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0", "EBBTIDE_GATE_WAIT_MS=100"}
+		if g == nil { // JAX takes three quarters of what it sees, else
+			env = append(env, "XLA_PYTHON_CLIENT_PREALLOCATE=false")
+		}
+		return start(t, ctx, gputest.Job{Container: container, Gate: g, Program: python, Args: append([]string{train}, args...), Env: env})
+	}
 }
 
 // Two training jobs at a time, each within its limit: what they see, are refused and learn, and
 // what the library costs them.
 func TestPyTorch(t *testing.T) {
-	path := python(t)
+	run := script(t, "torch")
 	const limit = 3 * gib
-	script, err := filepath.Abs("testdata/train.py")
-	must.NoError(t, err)
 	ctx := within(t, 3*time.Minute)
 	job := func(container string, g *gputest.Gate, args ...string) *gputest.Process {
-		return start(t, ctx, gputest.Job{Container: container, Gate: g, Program: path, Args: append([]string{script}, args...),
-			Env: []string{"CUBLAS_WORKSPACE_CONFIG=:4096:8", "EBBTIDE_GATE_WAIT_MS=100"}})
+		return run(ctx, container, g, args...)
 	}
 
 	t.Run("limit", func(t *testing.T) {
@@ -73,7 +81,7 @@ func TestPyTorch(t *testing.T) {
 			if way == 1 {
 				g = open(t, budget, limit)
 			}
-			p := job("alone", g, "train")
+			p := job("alone", g, "train", "300")
 			l := next(t, ctx, p, "losses")
 			must.NoError(t, p.Wait())
 			losses[way], step[way] = l["losses"], l.Float("step_ms")
@@ -87,7 +95,7 @@ func TestPyTorch(t *testing.T) {
 	compare(t, "training step", "ms", plain, ours)
 
 	g := open(t, budget, limit)
-	both := []*gputest.Process{job("one", g, "train"), job("two", g, "train")}
+	both := []*gputest.Process{job("one", g, "train", "300"), job("two", g, "train", "300")}
 	var losses []any
 	for _, p := range both {
 		l := next(t, ctx, p, "losses")
@@ -97,4 +105,43 @@ func TestPyTorch(t *testing.T) {
 	}
 	must.Eq(t, losses[0], losses[1])
 	must.NoError(t, context.Cause(ctx))
+}
+
+// A training that is parked while it runs learns what it learns alone, also if its steps are a CUDA
+// graph, which has addresses in it.
+func TestParkTraining(t *testing.T) {
+	const limit = 3 * gib
+	for _, c := range []struct{ framework, what string }{{"torch", "train"}, {"torch", "graph"}, {"jax", "jax"}} {
+		t.Run(c.what, func(t *testing.T) {
+			run := script(t, c.framework)
+			ctx := within(t, 2*time.Minute)
+			e := parker(t, ctx, limit)
+			alone := run(ctx, "alone", nil, c.what, "4000")
+			want := next(t, ctx, alone, "losses")
+			must.NoError(t, alone.Wait())
+
+			g, before := open(t, budget, limit), usage(t, ctx)
+			p := run(ctx, "parked", g, c.what, "4000")
+			next(t, ctx, p, "quarter")
+			proc := identified(t, p)
+			full := onCard(t, ctx, before, p)
+			must.NoError(t, g.Pause(ctx, "parked", "a test"))
+			begun := time.Now()
+			_, err := e.Park(ctx, proc)
+			must.NoError(t, err)
+			parked := time.Since(begun).Seconds()
+			must.Less(t, full/10, onCard(t, ctx, before, p), must.Sprint("what is left on the card"))
+			begun = time.Now()
+			must.NoError(t, e.Restore(ctx, proc))
+			back := time.Since(begun).Seconds()
+			must.NoError(t, g.Resume("parked", "a test"))
+			got := next(t, ctx, p, "losses")
+			must.NoError(t, p.Wait())
+			must.Eq(t, want["losses"], got["losses"])
+			record(t, report.Measured("size", "what a training has on the card", "MiB", inMiB(full)).For(c.what))
+			record(t, report.Measured("park", "the time to park it", "s", parked).For(c.what))
+			record(t, report.Measured("return", "the time until it is back", "s", back).For(c.what))
+			record(t, report.Measured("total", "what it sees as the card's memory, of its limit of 3 GiB", "%", 100*got.Float("total")/limit).For(c.what))
+		})
+	}
 }
