@@ -39,6 +39,8 @@ var site struct {
 	library *nvml.Library
 	card    nvml.Card
 	before  nvml.Usage // of the card
+	// frameworks are those for which python3 was checked, and whether it has them, with CUDA.
+	frameworks map[string]bool
 }
 
 // TestMain prepares the card: with EBBTIDE_TEST_GPU=real this machine's first NVIDIA card, else a
@@ -53,6 +55,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
+	site.frameworks = make(map[string]bool)
 	tmp, err := os.MkdirTemp("", "ebbtide-real")
 	if err != nil {
 		fmt.Println(err)

@@ -6,6 +6,7 @@
 package real
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os/exec"
@@ -22,8 +23,15 @@ import (
 
 var pciAddress = regexp.MustCompile(`^[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9]$`)
 
+// Allocators of PyTorch, as PYTORCH_CUDA_ALLOC_CONF: by cuMemAlloc, virtual memory and pools.
+const (
+	native     = ""
+	expandable = "expandable_segments:True"
+	pools      = "backend:cudaMallocAsync"
+)
+
 // script starts testdata/train.py, or skips the test where python3 lacks the framework.
-func script(t *testing.T, framework string) func(ctx context.Context, container string, g *gputest.Gate, args ...string) *gputest.Process {
+func script(t *testing.T, framework, allocator string) func(ctx context.Context, container string, g *gputest.Gate, args ...string) *gputest.Process {
 	t.Helper()
 	if site.IsFake() {
 		t.Skip(framework, " needs a real card")
@@ -32,9 +40,12 @@ func script(t *testing.T, framework string) func(ctx context.Context, container 
 	if err != nil {
 		t.Skip("there is no python3")
 	}
-	check := map[string]string{"torch": "torch.cuda.is_available()", "jax": "jax.default_backend() == 'gpu'"}[framework]
-	out, err := exec.CommandContext(within(t, 2*time.Minute), python, "-c", fmt.Sprintf("import %s; print(%s)", framework, check)).Output()
-	if err != nil || string(out) != "True\n" {
+	if _, ok := site.frameworks[framework]; !ok { // it takes seconds
+		check := map[string]string{"torch": "torch.cuda.is_available()", "jax": "jax.default_backend() == 'gpu'"}[framework]
+		out, err := exec.CommandContext(within(t, 2*time.Minute), python, "-c", fmt.Sprintf("import %s; print(%s)", framework, check)).Output()
+		site.frameworks[framework] = err == nil && string(out) == "True\n"
+	}
+	if !site.frameworks[framework] {
 		t.Skipf("python3 has no %s with CUDA", framework)
 	}
 	train, err := filepath.Abs("testdata/train.py")
@@ -42,6 +53,9 @@ func script(t *testing.T, framework string) func(ctx context.Context, container 
 	return func(ctx context.Context, container string, g *gputest.Gate, args ...string) *gputest.Process {
 		// What is computed must not depend on the run.
 		env := []string{"CUBLAS_WORKSPACE_CONFIG=:4096:8", "XLA_FLAGS=--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0", "EBBTIDE_GATE_WAIT_MS=100"}
+		if allocator != native {
+			env = append(env, "PYTORCH_CUDA_ALLOC_CONF="+allocator)
+		}
 		if g == nil { // JAX takes three quarters of what it sees, else
 			env = append(env, "XLA_PYTHON_CLIENT_PREALLOCATE=false")
 		}
@@ -52,24 +66,26 @@ func script(t *testing.T, framework string) func(ctx context.Context, container 
 // Two training jobs at a time, each within its limit: what they see, are refused and learn, and
 // what the library costs them.
 func TestPyTorch(t *testing.T) {
-	run := script(t, "torch")
+	run := script(t, "torch", native)
 	const limit = 3 * gib
 	ctx := within(t, 3*time.Minute)
 	job := func(container string, g *gputest.Gate, args ...string) *gputest.Process {
 		return run(ctx, container, g, args...)
 	}
 
-	t.Run("limit", func(t *testing.T) {
-		g := open(t, budget, limit)
-		p := job("limit", g, "limit")
-		l := next(t, ctx, p, "refused")
-		must.Eq(t, limit, l.Int("total"))
-		must.Eq(t, true, l["refused"], must.Sprint("torch.cuda.OutOfMemoryError"))
-		must.Eq(t, true, l["again"], must.Sprint("after freeing it works again"))
-		must.Between(t, limit/2, l.Int("got"), limit)
-		record(t, report.Measured("got", "what PyTorch's tensors get of a limit of 3 GiB", "%", 100*l.Float("got")/limit))
-		must.NoError(t, p.Wait())
-	})
+	for _, allocator := range []string{native, expandable, pools} {
+		t.Run("limit "+allocator, func(t *testing.T) {
+			g := open(t, budget, limit)
+			p := script(t, "torch", allocator)(ctx, "limit", g, "limit")
+			l := next(t, ctx, p, "refused")
+			must.Eq(t, limit, l.Int("total"))
+			must.Eq(t, true, l["refused"], must.Sprint("torch.cuda.OutOfMemoryError"))
+			must.Eq(t, true, l["again"], must.Sprint("after freeing it works again"))
+			must.Between(t, limit/2, l.Int("got"), limit)
+			record(t, report.Measured("got", "what PyTorch's tensors get of a limit of 3 GiB", "%", 100*l.Float("got")/limit).For("allocator "+cmp.Or(allocator, "native")))
+			must.NoError(t, p.Wait())
+		})
+	}
 
 	var plain, ours []float64
 	for round := range 3 {
@@ -107,18 +123,30 @@ func TestPyTorch(t *testing.T) {
 	must.NoError(t, context.Cause(ctx))
 }
 
-// A training that is parked while it runs learns what it learns alone, also if its steps are a CUDA
-// graph, which has addresses in it.
+// A training that is parked while it runs learns what it learns alone, whatever allocates its memory,
+// also if its steps are a CUDA graph, which has addresses in it.
 func TestParkTraining(t *testing.T) {
 	const limit = 3 * gib
-	for _, c := range []struct{ framework, what string }{{"torch", "train"}, {"torch", "graph"}, {"jax", "jax"}} {
-		t.Run(c.what, func(t *testing.T) {
-			run := script(t, c.framework)
+	alone := make(map[string]gputest.Line)
+	for _, c := range []struct{ name, framework, what, allocator string }{
+		{"PyTorch", "torch", "train", native},
+		{"PyTorch, expandable", "torch", "train", expandable},
+		{"PyTorch, pools", "torch", "train", pools},
+		{"PyTorch, graph", "torch", "graph", native},
+		{"JAX", "jax", "jax", native},
+		{"PyTorch, compiled", "torch", "compiled", native},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			run := script(t, c.framework, c.allocator)
 			ctx := within(t, 2*time.Minute)
 			e := parker(t, ctx, limit)
-			alone := run(ctx, "alone", nil, c.what, "4000")
-			want := next(t, ctx, alone, "losses")
-			must.NoError(t, alone.Wait())
+			want, ok := alone[c.what]
+			if !ok {
+				p := run(ctx, "alone", nil, c.what, "4000")
+				want = next(t, ctx, p, "losses")
+				must.NoError(t, p.Wait())
+				alone[c.what] = want
+			}
 
 			g, before := open(t, budget, limit), usage(t, ctx)
 			p := run(ctx, "parked", g, c.what, "4000")
@@ -138,10 +166,10 @@ func TestParkTraining(t *testing.T) {
 			got := next(t, ctx, p, "losses")
 			must.NoError(t, p.Wait())
 			must.Eq(t, want["losses"], got["losses"])
-			record(t, report.Measured("size", "what a training has on the card", "MiB", inMiB(full)).For(c.what))
-			record(t, report.Measured("park", "the time to park it", "s", parked).For(c.what))
-			record(t, report.Measured("return", "the time until it is back", "s", back).For(c.what))
-			record(t, report.Measured("total", "what it sees as the card's memory, of its limit of 3 GiB", "%", 100*got.Float("total")/limit).For(c.what))
+			record(t, report.Measured("size", "what a training has on the card", "MiB", inMiB(full)).For(c.name))
+			record(t, report.Measured("park", "the time to park it", "s", parked).For(c.name))
+			record(t, report.Measured("return", "the time until it is back", "s", back).For(c.name))
+			record(t, report.Measured("total", "what it sees as the card's memory, of its limit of 3 GiB", "%", 100*got.Float("total")/limit).For(c.name))
 		})
 	}
 }

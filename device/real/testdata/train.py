@@ -5,9 +5,10 @@
 
 train STEPS: prints the losses of a network with fixed seeds, and the median time of a step.
 graph STEPS: the same, each step a replay of one CUDA graph.
+compiled STEPS: train, with the network compiled.
 jax STEPS: the same in JAX.
 limit: allocates until that is refused, frees, and allocates again.
-Each prints one line of JSON, the first three also one at a quarter of the steps.
+Each prints one line of JSON, all but limit also one at a quarter of the steps.
 """
 
 import json
@@ -61,14 +62,20 @@ class Training:
         self.optimiser.step()
 
 
-def train(steps):
+def train(steps, compiled=False):
     t = Training()
+    if compiled:
+        t.network = torch.compile(t.network)
 
     def step(k):
         t.step(*t.part(k))
         torch.cuda.synchronize()
 
     return trained(steps, step, lambda: t.loss.item()) | memory()
+
+
+def compiled(steps):
+    return train(steps, compiled=True)
 
 
 def graph(steps):
@@ -145,9 +152,9 @@ def limit(piece=64 << 20):
 
 
 if __name__ == "__main__":
-    what = {"train": train, "graph": graph, "jax": in_jax, "limit": limit}
+    what = {"train": train, "compiled": compiled, "graph": graph, "jax": in_jax, "limit": limit}
     if len(sys.argv) < 2 or sys.argv[1] not in what:
-        sys.exit("usage: train.py train STEPS | graph STEPS | jax STEPS | limit")
+        sys.exit("usage: train.py train STEPS | compiled STEPS | graph STEPS | jax STEPS | limit")
     if sys.argv[1] != "jax":
         import torch
     print(json.dumps(what[sys.argv[1]](*map(int, sys.argv[2:]))), flush=True)
