@@ -146,6 +146,16 @@ func (c *cluster) has(i int) bool {
 	return true
 }
 
+// dominant is job i's dominant share of the cluster, at most 1.
+func (c *cluster) dominant(i int) (share float64) {
+	for r, x := range c.need[i] {
+		if c.total[r] > 0 {
+			share = max(share, x/c.total[r])
+		}
+	}
+	return min(share, 1)
+}
+
 // lacks names the resource that no node has enough of for job i.
 func (c *cluster) lacks(i int) string {
 	for r, x := range c.need[i] {

@@ -47,6 +47,7 @@ type kind struct {
 }
 
 type fluidOwner struct {
+	name   string
 	weight float64
 	kinds  []*kind // by rising share
 	open   []*kind // of them, those whose rates may still rise

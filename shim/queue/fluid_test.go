@@ -105,7 +105,7 @@ func TestAdvance(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := someInput(t, 12)
 		c := newCluster(in)
-		ends := c.ends()
+		ends := c.ends(c.twins())
 		whole, pieces := in, in
 		whole.Jobs, pieces.Jobs = append([]Job(nil), in.Jobs...), append([]Job(nil), in.Jobs...)
 		a, b := rapid.Float64Range(0, 5000).Draw(t, "a"), rapid.Float64Range(0, 5000).Draw(t, "b")

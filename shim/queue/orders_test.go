@@ -77,7 +77,8 @@ func TestDecide_hold(t *testing.T) {
 func TestByPriority_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := someInput(t, 12)
-		ends := newCluster(in).ends()
+		c := newCluster(in)
+		ends := c.ends(c.twins())
 		before, held := in.obey(in.byFairFinish(ends), ends)
 		must.SliceEmpty(t, held)
 		owner := rapid.SampledFrom([]string{"", "big", "small"}).Draw(t, "whose")

@@ -33,9 +33,11 @@ const (
 	RuleHold    = "queue.hold"    // an operator keeps it from starting
 )
 
-// Output has the decisions in the order of Input.Jobs, without jobs that have ended.
+// Output has the decisions in the order of Input.Jobs, without jobs that have ended, and these jobs'
+// owners: those that have or are due most of the cluster first (Use plus Share), equal ones by name.
 type Output struct {
-	Jobs []Decision `json:"jobs"`
+	Jobs   []Decision   `json:"jobs"`
+	Owners []OwnerShare `json:"owners"`
 }
 
 type Decision struct {
@@ -57,6 +59,20 @@ type Decision struct {
 	Why      string   `json:"why"`
 }
 
+// OwnerShare is an owner's part of the cluster, in sums of dominant shares: a job's is the fraction
+// that it takes of the resource of which it takes most. Of several resources, they may sum to more
+// than 1.
+type OwnerShare struct {
+	Owner
+	// Use is what its running jobs have, Share what their and the waiting jobs' twins get now. A late
+	// job's twin has ended and gets nothing; that of a job that has ended before it still does.
+	Use   float64 `json:"use"`
+	Share float64 `json:"share"`
+	// Running and Waiting count its jobs with and without a place.
+	Running int `json:"running"`
+	Waiting int `json:"waiting"`
+}
+
 // Decide runs fair finish on a valid input, which it does not change.
 func Decide(in Input) Output { return newCluster(in).decide() }
 
@@ -68,12 +84,14 @@ func DecideAfter(seconds float64, in Input) Output {
 }
 
 func (c *cluster) decide() Output {
-	in, ends := c.in, c.ends()
+	in, f := c.in, c.twins()
+	owners := c.owners(f)
+	ends := c.ends(f)
 	order, held := in.obey(in.byFairFinish(ends), ends)
 	placed := c.place(order, Rules{Reserve: in.starves, Interrupt: true})
 	plan := placed.plan
 	starts, finishes := placed.expect(order)
-	out := Output{Jobs: make([]Decision, 0, len(in.Jobs))}
+	out := Output{Jobs: make([]Decision, 0, len(in.Jobs)), Owners: owners}
 	rank := make([]int, len(in.Jobs))
 	for k, i := range slices.Concat(order, held) {
 		rank[i] = k + 1
@@ -132,10 +150,39 @@ func (c *cluster) advance(seconds float64) []float64 {
 	return ends
 }
 
-// ends returns the seconds until each job's twin ends, or has had its quantum, if no job joins; 0 if
-// it has, +Inf for a job that fits on no node or is on hold.
-func (c *cluster) ends() []float64 {
-	f := c.twins()
+// owners returns the owners of all jobs with what they have and, as the twins run now, are due.
+func (c *cluster) owners(f *fluid) []OwnerShare {
+	f.fill()
+	out := make([]OwnerShare, len(f.owners))
+	of := make(map[string]*OwnerShare, len(f.owners))
+	for i, o := range f.owners {
+		of[o.name] = &out[i]
+		out[i].Owner = Owner{o.name, o.weight}
+		for _, k := range o.kinds {
+			out[i].Share += k.rate * k.share * float64(k.n)
+		}
+	}
+	for i := range c.in.Jobs {
+		j := &c.in.Jobs[i]
+		o := of[j.Owner]
+		switch {
+		case j.Ended:
+		case j.Node != "":
+			o.Running++
+			o.Use += c.dominant(i)
+		default:
+			o.Waiting++
+		}
+	}
+	slices.SortFunc(out, func(a, b OwnerShare) int {
+		return cmp.Or(cmp.Compare(b.Use+b.Share, a.Use+a.Share), cmp.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
+// ends runs the twins. It returns the seconds until each job's twin ends, or has had its quantum, if no
+// job joins; 0 if it has, +Inf for a job that fits on no node or is on hold.
+func (c *cluster) ends(f *fluid) []float64 {
 	ends := slices.Repeat([]float64{math.Inf(1)}, len(c.in.Jobs))
 	twins := 0
 	for _, k := range f.kinds {
@@ -151,7 +198,7 @@ func (c *cluster) ends() []float64 {
 }
 
 // twins returns the fluid of the twins of the jobs that fit on a node and are not on hold, and of
-// those that have ended, as far as the cluster has what they need.
+// those that have ended, as far as the cluster has what they need; and all jobs' owners.
 func (c *cluster) twins() *fluid {
 	weights := make(map[string]float64, len(c.in.Owners))
 	for _, o := range c.in.Owners {
@@ -162,14 +209,14 @@ func (c *cluster) twins() *fluid {
 	use := make([]float64, len(c.names))
 	for i := range c.in.Jobs {
 		j := &c.in.Jobs[i]
-		if !j.Ended && !c.fits(i) || !c.has(i) || j.onHold() {
-			continue
-		}
 		owner, ok := owners[j.Owner]
 		if !ok {
 			owner = len(f.owners)
 			owners[j.Owner] = owner
-			f.owners = append(f.owners, fluidOwner{weight: cmp.Or(weights[j.Owner], 1)})
+			f.owners = append(f.owners, fluidOwner{name: j.Owner, weight: cmp.Or(weights[j.Owner], 1)})
+		}
+		if !j.Ended && !c.fits(i) || !c.has(i) || j.onHold() {
+			continue
 		}
 		for r, x := range c.need[i] {
 			if use[r] = 0; x > 0 {

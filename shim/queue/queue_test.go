@@ -4,6 +4,7 @@
 package queue
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -158,6 +159,83 @@ func TestDecide_owners(t *testing.T) {
 	must.Eq(t, 9, Decide(in).Jobs[8].Rank)
 }
 
+// What owners have and are due: shares by weight, but no more than an owner's twins want.
+func TestDecide_ownerShares(t *testing.T) {
+	nodes := []Node{{ID: "a", Capacity: Resources{"slot": 4, "gpu": 8}}, {ID: "b", Capacity: Resources{"slot": 4}}}
+	of := func(owner string, more func(*Job)) func(*Job) {
+		return func(j *Job) {
+			if j.Owner = owner; more != nil {
+				more(j)
+			}
+		}
+	}
+	ended := func(j *Job) { j.ServedS, j.Ended, j.RemainingS = 600, true, nil }
+	both := func(j *Job) { j.Needs = Resources{"slot": 1, "gpu": 4} }
+	owner := func(name string, weight, use, share float64, running, waiting int) OwnerShare {
+		return OwnerShare{Owner{name, weight}, use, share, running, waiting}
+	}
+	for _, tc := range []struct {
+		name string
+		jobs []Job
+		want []OwnerShare
+	}{
+		{"none", nil, []OwnerShare{}},
+		{"what it wants, in an idle cluster", []Job{job("x", s(600), of("a", nil)), job("y", nil, of("a", on("a", 100)))}, []OwnerShare{owner("a", 1, 0.125, 0.25, 1, 1)}},
+		{"by weight, the largest first", []Job{
+			job("x", s(600), of("a", needs(4))), job("y", s(600), of("heavy", needs(4))), job("z", s(600), of("heavy", needs(4))), job("w", s(600), of("a", needs(4))),
+		}, []OwnerShare{owner("heavy", 2, 0, 2./3, 0, 2), owner("a", 1, 0, 1./3, 0, 2)}},
+		{"equal ones by name", []Job{job("x", s(600), of("b", needs(4))), job("y", s(600), of("a", needs(4)))}, []OwnerShare{owner("a", 1, 0, 0.5, 0, 1), owner("b", 1, 0, 0.5, 0, 1)}},
+		{"the largest part counts", []Job{job("x", s(600), of("a", func(j *Job) { on("a", 100)(j); both(j) })), job("y", s(600), of("a", nil))}, []OwnerShare{owner("a", 1, 0.5, 0.625, 1, 1)}},
+		{"a late job's twin has ended", []Job{job("x", s(600), of("a", func(j *Job) { on("b", 0)(j); j.FairS = 600 }))}, []OwnerShare{owner("a", 1, 0.125, 0, 1, 0)}},
+		{"that of an ended job may go on", []Job{job("x", nil, of("a", ended))}, []OwnerShare{owner("a", 1, 0, 0.125, 0, 0)}},
+		{"nothing to jobs that cannot start", []Job{
+			job("x", s(600), of("a", needs(5))), job("y", s(600), of("a", func(j *Job) { j.Hold = "by ada" })), job("z", s(600), of("b", func(j *Job) { j.Needs = Resources{"tpu": 1} })),
+		}, []OwnerShare{owner("a", 1, 0, 0, 0, 2), owner("b", 1, 0, 0, 0, 1)}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := Input{Nodes: nodes, Jobs: tc.jobs, Params: DefaultParams(), Owners: []Owner{{"heavy", 2}, {"absent", 7}}}
+			must.NoError(t, in.Validate())
+			out := policytest.Decide(t, Decide, in).Owners
+			must.Len(t, len(tc.want), out)
+			for i, want := range tc.want {
+				must.InDelta(t, want.Share, out[i].Share, 1e-12)
+				want.Share = out[i].Share
+				must.Eq(t, want, out[i])
+			}
+		})
+	}
+}
+
+// Of one resource, shares sum to at most 1, and to 1 if more is wanted; owners that get less than they
+// want have it by weight.
+func TestDecide_ownerSharesByWeight(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := Input{Nodes: []Node{{ID: "a", Capacity: Resources{"slot": 8}}}, Params: DefaultParams()}
+		wants := make(map[string]float64)
+		all := 0.0
+		for _, name := range []string{"a", "b", "c"} {
+			in.Owners = append(in.Owners, Owner{name, rapid.SampledFrom([]float64{1, 1, 2, 0.3}).Draw(t, "weight")})
+			for range rapid.IntRange(0, 6).Draw(t, "jobs") {
+				slots := rapid.SampledFrom([]float64{1, 2, 8}).Draw(t, "slots")
+				in.Jobs = append(in.Jobs, job(fmt.Sprint("job", len(in.Jobs)), s(600), func(j *Job) { j.Owner, j.Needs["slot"] = name, slots }))
+				wants[name] += slots / 8
+				all += slots / 8
+			}
+		}
+		sum, level := 0.0, 0.0
+		out := Decide(in).Owners
+		must.Len(t, len(wants), out)
+		for _, o := range out {
+			sum += o.Share
+			level = max(level, o.Share/o.Weight)
+		}
+		must.InDelta(t, min(all, 1), sum, 1e-9)
+		for _, o := range out {
+			must.InDelta(t, min(wants[o.Name], level*o.Weight), o.Share, 1e-9)
+		}
+	})
+}
+
 // A cluster without nodes, or without what a job needs: all wait, and no twin runs.
 func TestDecide_noNodes(t *testing.T) {
 	in := Input{Params: DefaultParams(), Jobs: []Job{job("x", s(100), nil), job("y", nil, nil), job("ended", nil, func(j *Job) { j.ServedS, j.Ended = 100, true })}}
@@ -214,6 +292,13 @@ func TestDecide_properties(t *testing.T) {
 			}
 		}
 		must.Len(t, k, out.Jobs)
+		jobs := 0
+		for _, o := range out.Owners {
+			jobs += o.Running + o.Waiting
+			must.Between(t, 0, o.Use, 2) // of two resources
+			must.Between(t, 0, o.Share, 2+1e-9)
+		}
+		must.Eq(t, k, jobs)
 	})
 }
 

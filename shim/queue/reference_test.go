@@ -143,7 +143,8 @@ func TestFluid_reference(t *testing.T) {
 				want[i] = 0
 			}
 		}
-		for i, got := range newCluster(in).ends() {
+		c := newCluster(in)
+		for i, got := range c.ends(c.twins()) {
 			near(t, want[i], got)
 		}
 		rank := make(map[string]int)
