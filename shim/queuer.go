@@ -32,10 +32,11 @@ type queuer struct {
 	standing standing                      // after the last pass
 }
 
-// standing is the queue for the report: its first jobs, waiting ones first, and the numbers of those
-// that wait, and that wait late or suspended.
+// standing is the queue for the report: its first jobs, waiting ones first, its first owners, and the
+// numbers of jobs that wait, and that wait late or suspended.
 type standing struct {
-	first                    []store.Queued // not nil
+	first                    []store.Queued     // not nil
+	owners                   []queue.OwnerShare // not nil
 	waiting, late, suspended int
 }
 
@@ -83,7 +84,7 @@ func (q *queuer) take(s *snapshot, held *[]*cluster.Job) (waiting []*cluster.Job
 // pass decides which waiting jobs start, and which running ones are suspended for them.
 func (q *queuer) pass(s *snapshot, waiting []*cluster.Job) (p plan) {
 	now := time.Now()
-	q.standing = standing{first: []store.Queued{}}
+	q.standing = standing{first: []store.Queued{}, owners: []queue.OwnerShare{}}
 	if !s.config.Queue.Enabled {
 		return p
 	}
@@ -475,6 +476,7 @@ func (q *queuer) conclude(s *snapshot, p *plan, in queue.Input, out queue.Output
 	}
 	running := []store.Queued{}
 	is := &q.standing
+	is.owners = q.owners(in, out.Owners)
 	for _, i := range byRank {
 		k, d := q.sorted[i], of[i]
 		if k.is == nil {
@@ -510,6 +512,26 @@ func (q *queuer) conclude(s *snapshot, p *plan, in queue.Input, out queue.Output
 	}
 	is.first = append(is.first, running...)
 	is.first = is.first[:min(len(is.first), maxQueued)]
+}
+
+// owners are the report's, which is written when it changes: the first, to a thousandth of the cluster.
+func (q *queuer) owners(in queue.Input, all []queue.OwnerShare) []queue.OwnerShare {
+	first := slices.Clone(all[:min(len(all), maxOwners)])
+	for i := range first {
+		o := &first[i]
+		o.Use, o.Share = math.Round(1000*o.Use)/1000, math.Round(1000*o.Share)/1000
+	}
+	for i, k := range q.sorted {
+		if k.Node == "" || in.Jobs[i].Node != "" {
+			continue
+		}
+		// It runs on a node that is no more the queue's, so for the policy it has no place.
+		if at := slices.IndexFunc(first, func(o queue.OwnerShare) bool { return o.Name == k.Owner }); at >= 0 {
+			first[at].Running++
+			first[at].Waiting--
+		}
+	}
+	return first
 }
 
 // minute is a time in a report, which is written when it changes; zero if unknown.

@@ -86,6 +86,7 @@ func TestQueuer(t *testing.T) {
 		must.Eq(t, q.Job == "unknown", q.Node == "node-a", must.Sprint(q))
 	}
 	must.StrContains(t, s.latest[short].text, ": no place is free")
+	must.Eq(t, []queue.OwnerShare{ownerShare("ml", 0.6, 1, 1, 2)}, s.planner.queuer.standing.owners)
 
 	// It ends; the next one's turn. Its twin goes on.
 	delete(s.state.Allocs, "run")
@@ -150,6 +151,37 @@ func TestQueuer_figures(t *testing.T) {
 	must.Eq(t, []float64{maxQueued + 1, 0, 1}, figures())
 	c.Queue.Enabled = false
 	must.Eq(t, []float64{0, 0, 0}, figures())
+}
+
+func ownerShare(name string, use, share float64, running, waiting int) queue.OwnerShare {
+	return queue.OwnerShare{Owner: queue.Owner{Name: name, Weight: 1}, Use: use, Share: share, Running: running, Waiting: waiting}
+}
+
+// Of many owners the report has those that have or are due most, rounded. A job runs also on a node
+// that is no more the queue's.
+func TestQueuer_owners(t *testing.T) {
+	s := queueing()
+	c := config.Default()
+	c.DryRun = true
+	for i := range maxOwners + 5 {
+		s.submit(fmt.Sprint("job-", i), time.Hour, func(j *cluster.Job) { j.Owner = fmt.Sprintf("owner-%02d", i) })
+	}
+	s.submit("runs", time.Hour, func(j *cluster.Job) { j.Held, j.Owner = false, "first" })
+	s.state.Allocs["run"] = &cluster.Alloc{ID: "run", Job: cluster.JobKey{Namespace: "ml", ID: "runs"}, Group: "g", Node: "a", Running: true, Allocated: cluster.Resources{MHz: 600}}
+	s.decide(c)
+	owners := s.planner.queuer.standing.owners
+	must.Len(t, maxOwners, owners)
+	must.Eq(t, ownerShare("first", 0.6, 0.018, 1, 0), owners[0])
+	must.Eq(t, ownerShare("owner-00", 0, 0.018, 0, 1), owners[1])
+
+	s.state.Nodes["a"].Schedulable = false
+	s.decide(c)
+	owners = s.planner.queuer.standing.owners
+	must.Eq(t, ownerShare("first", 0, 0, 1, 0), owners[0])
+	must.Eq(t, ownerShare("owner-00", 0, 0, 0, 1), owners[1])
+	c.Queue.Enabled = false
+	s.decide(c)
+	must.SliceEmpty(t, s.planner.queuer.standing.owners)
 }
 
 // A node whose clock is wrong by a day has served its job since the server has placed it.

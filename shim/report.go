@@ -164,6 +164,7 @@ const (
 	maxReasons   = 200
 	maxHeld      = 50
 	maxQueued    = 200
+	maxOwners    = 50
 	maxReasonLen = 200 // bytes
 )
 
@@ -187,7 +188,7 @@ func (l *leadership) report(c config.Config, state cluster.Snapshot) {
 	r := store.Report{
 		Version: version.String(), DryRun: c.DryRun, Nodes: state.NumNodes(), Closed: l.closed(c),
 		InFlightMax: c.Limits.InFlight, StartedMax: c.Limits.MovesPerMinute, Reasons: []store.Reason{},
-		Held: l.held[:min(len(l.held), maxHeld)], Queue: l.queue.first, QueueOff: queueOff(c, l.orders),
+		Held: l.held[:min(len(l.held), maxHeld)], Queue: l.queue.first, Owners: l.queue.owners, QueueOff: queueOff(c, l.orders),
 	}
 	r.InFlight, r.Started = l.budget.Usage(now)
 	for _, key := range firstJobs(maps.Keys(l.latest), maxReasons) {

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/queue"
 )
 
 // Pause is an operator's request that no shim starts moves.
@@ -94,6 +95,8 @@ type Report struct {
 	Held []string `json:"held"`
 	// Queue are the jobs of the queue, in order; at most 200.
 	Queue []Queued `json:"queue"`
+	// Owners are the queue's, those that have or are due most of the cluster first; at most 50.
+	Owners []queue.OwnerShare `json:"owners"`
 	// QueueOff is why there is no queue; "" if there is.
 	QueueOff string `json:"queue_off"`
 	// Reasons are the latest reason of each job. Omitted counts those that did not fit.
@@ -137,19 +140,21 @@ const Heartbeat = 5 * time.Minute
 // maxReport bounds a report, in bytes: Nomad rejects a variable of more than 64 KiB.
 const maxReport = 60 << 10
 
-// SaveReport writes a report. Of one that is too large it drops reasons, then the queue's last jobs.
+// SaveReport writes a report. Of one that is too large it drops reasons, then the queue's last jobs, then its last owners.
 func (s Store) SaveReport(ctx context.Context, r Report) error {
 	for {
 		data, err := json.Marshal(r)
 		if err != nil {
 			return fmt.Errorf("writing the report: %w", err)
 		}
-		switch reasons, jobs := len(r.Reasons)/2, len(r.Queue)/2; {
+		switch reasons, jobs, owners := len(r.Reasons)/2, len(r.Queue)/2, len(r.Owners)/2; {
 		case len(data) > maxReport && len(r.Reasons) > 0:
 			r.Omitted += len(r.Reasons) - reasons
 			r.Reasons = r.Reasons[:reasons]
 		case len(data) > maxReport && len(r.Queue) > 0:
 			r.Queue = r.Queue[:jobs]
+		case len(data) > maxReport && len(r.Owners) > 0:
+			r.Owners = r.Owners[:owners]
 		default:
 			return s.write(ctx, reportName, api.VariableItems{item: string(data)})
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/queue"
 )
 
 // variables is Nomad's variables API, in memory.
@@ -213,13 +214,22 @@ func TestStore_SaveReport_large(t *testing.T) {
 		r.Reasons = append(r.Reasons, Reason{Namespace: name, Job: name, Text: strings.Repeat("ü", 100)})
 		r.Queue = append(r.Queue, Queued{Namespace: name, Job: name, Owner: name, Start: at, End: at, FairEnd: at, Why: "suspended at step 4200: no place is free"})
 	}
+	for range 50 {
+		r.Owners = append(r.Owners, queue.OwnerShare{Owner: queue.Owner{Name: name, Weight: 0.125}, Use: 0.125, Share: 0.125, Running: 1000, Waiting: 1000})
+	}
 	must.NoError(t, s.SaveReport(t.Context(), r))
 	must.LessEq(t, 64<<10, len(v.items["ebbtide/shim/report"][item]))
 	saved, err := s.LoadReport(t.Context())
 	must.NoError(t, err)
 	must.Eq(t, 200, len(saved.Reasons)+saved.Omitted)
 	must.GreaterEq(t, 100, len(saved.Queue))
+	must.Len(t, 50, saved.Owners)
 	must.Len(t, 200, r.Reasons, must.Sprint("the caller's is as it was"))
+	for i := range r.Owners { // the longest names that jobs may give
+		r.Owners[i].Name = strings.Repeat("x", 4<<10)
+	}
+	must.NoError(t, s.SaveReport(t.Context(), r))
+	must.LessEq(t, 64<<10, len(v.items["ebbtide/shim/report"][item]))
 }
 
 // All twins of a large queue are kept, and none of those that are gone.
