@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/cli"
 
+	"github.com/ebbtide/ebbtide/shim/queue"
 	"github.com/ebbtide/ebbtide/shim/store"
 )
 
@@ -36,15 +37,24 @@ Usage: ebbtide queue [options]
   that it would have ended. Times are UTC. PRIORITY is that among the jobs of its owner, or
   an operator's order: hold, stop or top.
 
+  With -owners, lists the jobs' owners instead, at most 50: WEIGHT is as configured, USE
+  the part of the cluster that an owner's running jobs have, SHARE its fair share now.
+  Late jobs have had theirs. Of a job's resources that counts of which it takes the
+  largest part; so parts may sum to more than 100 %.
+
 Options:
 
+  -owners           List owners.
   -json             Print JSON.
 ` + storeHelp + nomadHelp)
 }
 
 func (c queueCommand) Run(args []string) int {
-	asJSON := false
-	options := func(flags *flag.FlagSet) { flags.BoolVar(&asJSON, "json", false, "") }
+	owners, asJSON := false, false
+	options := func(flags *flag.FlagSet) {
+		flags.BoolVar(&owners, "owners", false, "")
+		flags.BoolVar(&asJSON, "json", false, "")
+	}
 	return c.withStore(args, c.Help(), options, func(ctx context.Context, vars store.Store) error {
 		r, err := vars.LoadReport(ctx)
 		if err != nil {
@@ -53,11 +63,17 @@ func (c queueCommand) Run(args []string) int {
 		if r == nil {
 			return errors.New("no shim has led yet; jobs of the queue wait until one does")
 		}
-		if asJSON {
-			return writeJSON(c.io.Out, append([]store.Queued{}, r.Queue...)) // a shim before this version has none
+		switch { // a shim before this version has no queue or owners
+		case asJSON && owners:
+			return writeJSON(c.io.Out, append([]queue.OwnerShare{}, r.Owners...))
+		case asJSON:
+			return writeJSON(c.io.Out, append([]store.Queued{}, r.Queue...))
 		}
 		if r.QueueOff != "" {
 			fmt.Fprintln(c.io.Err, r.QueueOff)
+		}
+		if owners {
+			return c.printOwners(r.Owners)
 		}
 		return c.print(r.Queue)
 	})
@@ -76,6 +92,15 @@ func (c queueCommand) print(jobs []store.Queued) error {
 		}
 		fmt.Fprintf(w, "%s\t%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
 			no, j.Namespace, j.Job, j.Owner, cmp.Or(j.Order, strconv.Itoa(j.Priority)), cmp.Or(j.Node, "-"), start, when(j.End), fair, j.Why)
+	}
+	return w.Flush()
+}
+
+func (c queueCommand) printOwners(owners []queue.OwnerShare) error {
+	w := tabwriter.NewWriter(c.io.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "OWNER\tWEIGHT\tUSE\tSHARE\tRUNNING\tWAITING")
+	for _, o := range owners {
+		fmt.Fprintf(w, "%s\t%v\t%.1f%%\t%.1f%%\t%d\t%d\n", o.Name, o.Weight, 100*o.Use, 100*o.Share, o.Running, o.Waiting)
 	}
 	return w.Flush()
 }

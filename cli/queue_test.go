@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/shim/leader"
+	"github.com/ebbtide/ebbtide/shim/queue"
 	"github.com/ebbtide/ebbtide/shim/store"
 )
 
@@ -38,6 +39,9 @@ func TestQueue(t *testing.T) {
 		{Namespace: "ml", Job: "mlp", Number: 1, Owner: "ml", Priority: -3, Start: at, End: at.Add(time.Hour), FairEnd: at.Add(2 * time.Hour), Why: "no place is free"},
 		{Namespace: "ml", Job: "gru", Number: 2, Owner: "ml", Order: store.DoHold, Why: "on hold since then"},
 		{Namespace: "ml", Job: "vae", Owner: "vision", Order: store.DoTop, Priority: 7, Node: "n1", End: at, Late: true, Why: "runs"},
+	}, Owners: []queue.OwnerShare{
+		{Owner: queue.Owner{Name: "vision", Weight: 2}, Use: 0.625, Share: 0.667, Running: 1},
+		{Owner: queue.Owner{Name: "ml", Weight: 0.5}, Share: 0.333, Waiting: 2},
 	}}))
 	status, stdout, stderr := ebbtide("", "queue")
 	must.Eq(t, exitOK, status)
@@ -51,6 +55,19 @@ func TestQueue(t *testing.T) {
 	var jobs []store.Queued
 	must.NoError(t, json.Unmarshal([]byte(stdout), &jobs))
 	must.Len(t, 3, jobs)
+
+	status, stdout, stderr = ebbtide("", "queue", "-owners")
+	must.Eq(t, exitOK, status)
+	must.Eq(t, "the queue is drained since then\n", stderr)
+	must.Eq(t, `OWNER   WEIGHT  USE    SHARE  RUNNING  WAITING
+vision  2       62.5%  66.7%  1        0
+ml      0.5     0.0%   33.3%  0        2
+`, stdout)
+	_, stdout, _ = ebbtide("", "queue", "-owners", "-json")
+	var owners []queue.OwnerShare
+	must.NoError(t, json.Unmarshal([]byte(stdout), &owners))
+	must.Len(t, 2, owners)
+	must.Eq(t, "ml", owners[1].Name)
 }
 
 func TestQueue_orders(t *testing.T) {
