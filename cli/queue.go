@@ -39,7 +39,7 @@ Usage: ebbtide queue [options]
 
   With -owners, lists the jobs' owners instead, at most 50: WEIGHT is as configured, USE
   the part of the cluster that an owner's running jobs have, SHARE its fair share now.
-  Late jobs have had theirs. Of a job's resources that counts of which it takes the
+  Late jobs have had theirs. Of a job's resources the one counts of which it takes the
   largest part; so parts may sum to more than 100 %.
 
 Options:

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/queue"
 	"github.com/ebbtide/ebbtide/shim/store"
 )
 
@@ -25,12 +26,13 @@ const (
 	GPUs
 	Moves
 	Queue
+	Owners
 )
 
-func Tabs() []string { return []string{"Tasks", "Nodes", "GPUs", "Moves", "Queue"} }
+func Tabs() []string { return []string{"Tasks", "Nodes", "GPUs", "Moves", "Queue", "Owners"} }
 
 // Table renders a table. The query selects tasks, the seats and moves of their jobs, and jobs of the
-// queue, but not nodes.
+// queue, but not nodes and owners.
 func (v *View) Table(tab Tab, q Query, l Layout) Table {
 	switch tab {
 	case Nodes:
@@ -41,6 +43,8 @@ func (v *View) Table(tab Tab, q Query, l Layout) Table {
 		return v.moving(q, l)
 	case Queue:
 		return v.queue(q, l)
+	case Owners:
+		return v.owners(l)
 	}
 	return v.tasks(Select(v.Tasks, q), l)
 }
@@ -286,6 +290,18 @@ func (v *View) queue(q Query, l Layout) Table {
 	return tabulate(l, columns, rows, func(j store.Queued) Line {
 		return Line{Task: v.taskOf(Move{Namespace: j.Namespace, Job: j.Job}), Alert: j.Late && j.Node == "" && j.Order != store.DoHold}
 	})
+}
+
+func (v *View) owners(l Layout) Table {
+	columns := []column[queue.OwnerShare]{
+		{title: "OWNER", rank: 100, least: 12, most: 32, cell: func(o queue.OwnerShare) string { return o.Name }},
+		{title: "WEIGHT", right: true, rank: 60, least: 6, most: 8, cell: func(o queue.OwnerShare) string { return number(status.Number(o.Weight)) }},
+		{title: "USE", right: true, rank: 90, least: 4, most: 5, cell: func(o queue.OwnerShare) string { return percent(status.Number(o.Use)) }},
+		{title: "SHARE", right: true, rank: 80, least: 5, most: 5, cell: func(o queue.OwnerShare) string { return percent(status.Number(o.Share)) }},
+		{title: "RUN", right: true, rank: 50, least: 4, most: 6, cell: func(o queue.OwnerShare) string { return strconv.Itoa(o.Running) }},
+		{title: "WAIT", right: true, rank: 70, least: 4, most: 6, cell: func(o queue.OwnerShare) string { return strconv.Itoa(o.Waiting) }},
+	}
+	return tabulate(l, columns, v.Owners, func(queue.OwnerShare) Line { return Line{} })
 }
 
 func (v *View) taskOf(m Move) Key {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/queue"
 	"github.com/ebbtide/ebbtide/shim/store"
 )
 
@@ -70,6 +71,10 @@ func sample() *View {
 			{Namespace: "web", Job: "rnn", Number: 2, Owner: "web", Order: store.DoHold, Why: "on hold since then"},
 			{Namespace: "ml", Job: "mlp", Owner: "ml", Node: "one", End: now.Add(10 * time.Minute), FairEnd: now.Add(14 * time.Minute), Priority: -3, Why: "runs"},
 		},
+		Owners: []queue.OwnerShare{
+			{Owner: queue.Owner{Name: "ml", Weight: 1}, Use: 0.75, Share: 0.25, Running: 1},
+			{Owner: queue.Owner{Name: "vision", Weight: 2.5}, Share: 0.625, Waiting: 1},
+		},
 	}
 	v.Finish()
 	return v
@@ -122,6 +127,10 @@ func TestTable(t *testing.T) {
    1 gru ml        vision    0 -      10m 1h10m late no place is free
    2 rnn web       web    hold -        -     -    - on hold since then
    - mlp ml        ml       -3 one      -   10m  14m runs`},
+		{"owners, 80", Owners, 80, `
+  OWNER  WEIGHT USE SHARE RUN WAIT
+  ml          1 75%   25%   1    0
+  vision    2.5  0%   62%   0    1`},
 		{"tasks, 40", Tasks, 40, `
   JOB             STATE  METRIC
   mlp             parked 0.3125 loss

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/queue"
 	"github.com/ebbtide/ebbtide/shim/store"
 )
 
@@ -29,6 +30,8 @@ type View struct {
 	Moves   []Move    `json:"moves"`   // in progress
 	// Queue are the jobs of the shim's queue, in its order.
 	Queue []store.Queued `json:"queue"`
+	// Owners are those of all its jobs.
+	Owners []queue.OwnerShare `json:"owners"`
 	// Unread counts the running tasks whose status has not been requested yet.
 	Unread int `json:"unread"`
 	// Notes report data that could not be read, and why.

@@ -65,6 +65,9 @@ test("moves, refusals, GPUs, time saved, and what each policy would do", async (
   await expect(queue.nth(2)).toContainText("hold");
   await expect(queue.nth(3).getByRole("link")).toHaveAttribute("href", /^#\/task\//);
   await expect(page.locator("#queue-off")).toBeHidden();
+  const owners = page.locator("#owners tbody tr:not(.pad)");
+  await expect(owners).toHaveCount(3);
+  await expect(owners.first()).toHaveText("default163 %25 %10");
 
   await page.goto(`${address("EBBTIDE_UI")}#/gpus`);
   const parked = page.locator("#gpus tbody tr", { hasText: "NVIDIA A2" }).first();
@@ -212,6 +215,7 @@ test("an empty cluster, and an unreachable Nomad", async ({ page }) => {
   await page.getByRole("link", { name: "Moves" }).click();
   await expect(page.locator("#queue-off")).toHaveText("the queue is disabled by the shim's configuration");
   await expect(page.locator("#queue")).toHaveText(/No jobs\.$/);
+  await expect(page.locator("#owners-part")).toBeHidden();
   await accessible(page);
   await page.goto(address("EBBTIDE_UI_DOWN"));
   await expect(page.locator("#notices")).toContainText("No cluster leader");

@@ -17,6 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/auto"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/queue"
 	"github.com/ebbtide/ebbtide/shim/store"
 )
 
@@ -180,6 +181,11 @@ func (c *Cluster) exampleShim(now time.Time) {
 			{Namespace: "vision", Job: "unet-97", Number: 2, Owner: "vision", Suspended: true, Start: now.Add(52 * time.Minute), FairEnd: now.Add(3 * time.Hour), Priority: -1, Why: "suspended at step 2400: no place is free"},
 			{Namespace: "vision", Job: "vae-96", Number: 3, Owner: "vision", Order: store.DoHold, Why: "on hold since 2026-01-05T09:00:00Z by ada: its data is not complete"},
 			{Namespace: c.Allocs[0].Namespace, Job: c.Allocs[0].JobID, Owner: "default", Node: c.Nodes[0].Name, End: now.Add(12 * time.Minute), FairEnd: now.Add(40 * time.Minute), Why: "runs"},
+		},
+		Owners: []queue.OwnerShare{
+			{Owner: queue.Owner{Name: "default", Weight: 1}, Use: 0.625, Share: 0.25, Running: 1},
+			{Owner: queue.Owner{Name: "vision", Weight: 2}, Share: 0.5, Waiting: 2},
+			{Owner: queue.Owner{Name: "speech", Weight: 1}, Share: 0.25, Waiting: 1},
 		},
 		Reasons: []store.Reason{
 			{Namespace: "default", Job: "bert-base-7", Text: "not moved now: it would be done before the move had paid"},

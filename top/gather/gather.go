@@ -30,6 +30,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/queue"
 	"github.com/ebbtide/ebbtide/shim/store"
 	"github.com/ebbtide/ebbtide/top"
 )
@@ -84,9 +85,9 @@ type Gatherer struct {
 	nodes    map[string]*node
 	tasks    map[top.Key]*task
 	moves    []top.Move
-	queue    []store.Queued
-	notes    []string // of the last listing
-	listErr  string   // why the last listing failed
+	report   store.Report // the shim's, of the selected jobs
+	notes    []string     // of the last listing
+	listErr  string       // why the last listing failed
 }
 
 // node is a node with Ebbtide's driver.
@@ -194,9 +195,9 @@ func (g *Gatherer) list(ctx context.Context) error {
 		return err
 	})
 	var records []top.Move
-	var queue []store.Queued
+	var report store.Report
 	group.Go(func() error {
-		records, queue, unknown = g.listMoves(inner)
+		records, report, unknown = g.listMoves(inner)
 		return nil // without access to variables, everything else can be shown
 	})
 	if err := group.Wait(); err != nil {
@@ -211,7 +212,7 @@ func (g *Gatherer) list(ctx context.Context) error {
 		g.notes = append(g.notes, "cannot read moves and the queue: "+unknown.Error())
 	}
 	g.apply(nodes, allocs)
-	g.moves, g.queue, g.listedAt = moves, queue, g.now()
+	g.moves, g.report, g.listedAt = moves, report, g.now()
 	g.listTook = g.listedAt.Sub(begun)
 	return nil
 }
@@ -299,8 +300,8 @@ func (g *Gatherer) listAllocs(ctx context.Context) (all []*api.AllocationListStu
 	}
 }
 
-// listMoves returns the moves in progress, with node IDs, and the queue.
-func (g *Gatherer) listMoves(ctx context.Context) (moves []top.Move, queue []store.Queued, err error) {
+// listMoves returns the moves in progress, with node IDs, and the shim's report, which has the queue.
+func (g *Gatherer) listMoves(ctx context.Context) (moves []top.Move, report store.Report, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	shim, err := g.options.Shim.Locate(ctx)
@@ -309,7 +310,7 @@ func (g *Gatherer) listMoves(ctx context.Context) (moves []top.Move, queue []sto
 		records, _, err = store.Claims{Store: shim}.List(ctx)
 	}
 	if err != nil {
-		return nil, nil, deniedVariables(err, shim)
+		return nil, report, deniedVariables(err, shim)
 	}
 	for _, r := range records {
 		if !g.selects(r.Namespace, r.Job) {
@@ -320,14 +321,15 @@ func (g *Gatherer) listMoves(ctx context.Context) (moves []top.Move, queue []sto
 			Phase: string(r.Phase), Owner: r.Owner, Why: r.Why, Until: r.Until,
 		})
 	}
-	report, err := shim.LoadReport(ctx)
+	last, err := shim.LoadReport(ctx)
 	if err != nil {
-		return moves, nil, deniedVariables(err, shim)
+		return moves, report, deniedVariables(err, shim)
 	}
-	if report != nil {
-		queue = slices.DeleteFunc(report.Queue, func(j store.Queued) bool { return !g.selects(j.Namespace, j.Job) })
+	if last != nil {
+		report = *last
+		report.Queue = slices.DeleteFunc(report.Queue, func(j store.Queued) bool { return !g.selects(j.Namespace, j.Job) })
 	}
-	return moves, queue, nil
+	return moves, report, nil
 }
 
 // selects reports whether the options select a job.
@@ -590,7 +592,8 @@ func (g *Gatherer) view() *top.View {
 	now := g.now()
 	v := &top.View{
 		Time: now.UTC(), Address: g.options.Client.Address(), Nodes: []top.Node{}, Tasks: []top.Task{}, GPUs: []top.GPU{},
-		Moves: append([]top.Move{}, g.moves...), Queue: append([]store.Queued{}, g.queue...), Notes: append([]string{}, g.notes...), Error: g.listErr,
+		Moves: append([]top.Move{}, g.moves...), Queue: append([]store.Queued{}, g.report.Queue...),
+		Owners: append([]queue.OwnerShare{}, g.report.Owners...), Notes: append([]string{}, g.notes...), Error: g.listErr,
 	}
 	newest := make(map[string]*status.Status)
 	for _, t := range g.tasks {

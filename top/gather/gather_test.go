@@ -19,6 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/queue"
 	"github.com/ebbtide/ebbtide/shim/store"
 	"github.com/ebbtide/ebbtide/top"
 	"github.com/ebbtide/ebbtide/top/fake"
@@ -123,7 +124,15 @@ func TestRefresh_options(t *testing.T) {
 		}
 		must.Eq(t, tc.want, jobs, must.Sprint(tc))
 	}
-	g, _ := reader(t, c, func(o *Options) { o.Node = "three" })
+
+	// Of the queue, jobs are selected; its owners are those of all jobs.
+	c.Variables["report"] = api.VariableItems{"json": `{"queue":[{"namespace":"ml","job":"mlp-9"},{"namespace":"ml","job":"gru"}],"owners":[{"name":"ml","weight":2,"share":0.5}]}`}
+	g, _ := reader(t, c, func(o *Options) { o.Job = "mlp-*" })
+	v := refresh(t, g, nil, 100)
+	must.Eq(t, []store.Queued{{Namespace: "ml", Job: "mlp-9"}}, v.Queue)
+	must.Eq(t, []queue.OwnerShare{{Owner: queue.Owner{Name: "ml", Weight: 2}, Share: 0.5}}, v.Owners)
+
+	g, _ = reader(t, c, func(o *Options) { o.Node = "three" })
 	_, err := g.Refresh(context.Background(), nil, 100)
 	must.ErrorContains(t, err, `no node has the name or ID prefix "three"`)
 }

@@ -245,7 +245,7 @@ func (m model) key(k tea.KeyPressMsg) (tea.Model, tea.Cmd) {
 		m.show(top.Tab((int(m.tab) + 1) % len(top.Tabs())))
 	case "shift+tab":
 		m.show(top.Tab((int(m.tab) + len(top.Tabs()) - 1) % len(top.Tabs())))
-	case "1", "2", "3", "4", "5":
+	case "1", "2", "3", "4", "5", "6":
 		m.show(top.Tab(name[0] - '1'))
 	case "s":
 		m.query.Sort = next(top.Sorts(), m.query.Sort)
@@ -376,7 +376,7 @@ func (m model) listLines() []string {
 	if len(m.table.Lines) == 0 {
 		out = append(out, m.text("  none"))
 	}
-	if m.tab == top.Moves || m.tab == top.Queue {
+	if m.tab >= top.Moves { // they are the shim's
 		for _, note := range m.view.Notes {
 			out = append(out, m.layout.Wrap(note)...)
 		}
@@ -470,7 +470,7 @@ const helpText = `Keys
   up, down, j, k      previous or next row; also PgUp, PgDn, Home, End
   enter               details of a task: its curve, events and decisions
   esc                 back; in a table: clear the filter
-  g, Tab, 1 to 5      next table, or tasks, nodes, GPUs, moves, queue
+  g, Tab, 1 to 6      next table, or tasks, nodes, GPUs, moves, queue, owners
   s, r                sort by the next column; reverse the order
   /                   filter: words that must match, such as a job, a node,
                       a metric, a rule, or late, stale, NL, parked
@@ -486,4 +486,6 @@ Columns
             fair share, or sooner (-)
   CPU/LIM%  CPU used and limit, in percent of the node's pool
   SAVED     time by which tasks ended earlier than with their fair shares
-  LEFT      time the pool needs for the known remaining work`
+  LEFT      time the pool needs for the known remaining work
+  SHARE     of an owner in the queue: its fair share of the cluster now; USE: what its
+            running jobs have`

@@ -291,6 +291,17 @@ tables.queue = new Table($("queue"), {
     { key: "why", title: "Why", cls: "mid", sort: (r) => r.why, cell: full((r) => r.why) },
   ],
 });
+tables.owners = new Table($("owners"), {
+  label: "Owners in the queue", cls: "narrow", sort: "-use", key: (r) => r.name, empty: "None.",
+  columns: [
+    { key: "name", title: "Owner", cls: "w12", sort: (r) => r.name, cell: full((r) => r.name) },
+    { key: "weight", title: "Weight", cls: "w7 num", hint: "Its part of the cluster relative to the others', by the shim's configuration", sort: (r) => r.weight, cell: text((r) => num(r.weight)) },
+    { key: "use", title: "Use", cls: "w7 num", hint: "The part of the cluster that its running jobs have", sort: (r) => r.use, cell: text((r) => percent(r.use)) },
+    { key: "share", title: "Share", cls: "w7 num", hint: "Its fair share of the cluster now; late jobs have had theirs", sort: (r) => r.share, cell: text((r) => percent(r.share)) },
+    { key: "running", title: "Running", cls: "w7 num", sort: (r) => r.running, cell: text((r) => String(r.running)) },
+    { key: "waiting", title: "Waiting", cls: "w7 num", sort: (r) => r.waiting, cell: text((r) => String(r.waiting)) },
+  ],
+});
 tables.days = new Table($("days"), {
   label: "Time saved per day", cls: "narrow", sort: "-day", key: (r) => r.day, empty: "No finished tasks to compare.",
   columns: [
@@ -381,6 +392,9 @@ const views = {
     $("queue-off").hidden = !off;
     setText($("queue-off"), off);
     tables.queue.set(queue);
+    const owners = s?.report?.owners ?? [];
+    $("owners-part").hidden = owners.length < 2;
+    tables.owners.set(owners);
     tables.refused.set((s?.report?.reasons ?? []).map((r) => ({ ...r, key: `${r.namespace}/${r.job}` })));
   },
   saved() {
