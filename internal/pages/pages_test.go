@@ -30,7 +30,7 @@ var budgets = map[string]int{
 	"docs/shim.md":          2575,
 	"docs/jobs.md":          1655,
 	"docs/reference.md":     5760,
-	"docs/gpu.md":           2570,
+	"docs/gpu.md":           2575,
 	"docs/gpu-internals.md": 1195,
 	"docs/queue.md":         1525,
 	"docs/sim.md":           835,
@@ -40,7 +40,7 @@ var budgets = map[string]int{
 }
 
 // inAll is the most words of all of docs.
-const inAll = 27700
+const inAll = 27705
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {
