@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -76,6 +77,9 @@ func TestQueue(t *testing.T) {
 		t.Log(out.String())
 		return nil
 	})
+	var owners, errs bytes.Buffer
+	must.Eq(t, 0, cli.Run([]string{"queue", "-owners", "-address", c.agent.Addr}, nil, &owners, &errs), must.Sprint(errs.String()))
+	must.RegexMatch(t, regexp.MustCompile(`\ndefault +1 +60\.\d% +\d+\.\d% +1 +3\n`), owners.String())
 
 	var order []string
 	for range 3 {

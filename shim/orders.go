@@ -55,8 +55,8 @@ func (q *queuer) obey(s *snapshot, in queue.Input) {
 // asked adds to a job's report what operators and its owner ask for.
 func (s *snapshot) asked(e store.Queued, j *cluster.Job) store.Queued {
 	e.Order, e.Priority = s.orders.Of(j.Key).Do, j.Priority
-	if j.PriorityError != "" {
-		e.Why += "; " + j.PriorityError
+	if j.QueueError != "" {
+		e.Why += "; " + j.QueueError
 	}
 	return e
 }

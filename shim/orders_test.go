@@ -41,7 +41,7 @@ func TestOrders(t *testing.T) {
 	c.DryRun = true
 	short, long := s.submit("short", time.Minute, nil), s.submit("long", time.Hour, nil)
 	s.submit("high", 2*time.Hour, func(j *cluster.Job) { j.Priority = 5 })
-	s.submit("bad", 3*time.Hour, func(j *cluster.Job) { j.PriorityError = "ebbtide_queue_priority: must be else" })
+	s.submit("bad", 3*time.Hour, func(j *cluster.Job) { j.QueueError = "ebbtide_queue_priority: must be else" })
 	s.decide(c)
 	must.Eq(t, []string{"high", "short", "long", "bad"}, s.names())
 	must.Eq(t, 5, s.planner.queuer.standing.first[0].Priority)

@@ -224,12 +224,13 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		defer f.Close()
 		log = hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: f})
 	}
-	done := o.load()
+	done, fresh := o.load(), false
 	for i := range o.seeds {
 		p := pair{Seed: o.seed + uint64(i)}
 		if slices.ContainsFunc(done.Pairs, func(q pair) bool { return q.Seed == p.Seed }) {
 			continue
 		}
+		fresh = true
 		if p.Plain, err = measure(ctx, agents[0], o.sample(p.Seed), fmt.Sprintf("plain-%d-", p.Seed), plain); err != nil {
 			return err
 		}
@@ -246,6 +247,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		if err = errors.Join(err, report(stdout, done.Pairs)); err != nil {
 			return err
 		}
+	}
+	if !fresh {
+		return report(stdout, done.Pairs)
 	}
 	return nil
 }

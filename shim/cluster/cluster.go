@@ -79,25 +79,25 @@ type JobKey struct{ Namespace, ID string }
 
 // Job is a job as registered.
 type Job struct {
-	Key           JobKey
-	Type          string
-	Stopped       bool
-	Dead          bool          // nothing was running or pending when the job was read
-	Template      bool          // periodic or parameterized
-	Child         bool          // created from a template; must not be registered
-	Held          bool          // a group is held for placement (Hold)
-	Migrates      []string      // policies that the job's meta allows to move it
-	Cooldown      time.Duration // minimum time between two moves, from the job's meta
-	Queued        bool          // it takes part in the queue, by its meta
-	Owner         string        // in the queue
-	Duration      time.Duration // its author's guess, 0 for none
-	Priority      int           // in the queue, among its owner's jobs
-	PriorityError string        // why Priority is 0
-	Datacenters   []string      // patterns
-	Pool          string
-	Groups        map[string]Group
-	Submitted     time.Time // last registration
-	Index         uint64    // ModifyIndex
+	Key         JobKey
+	Type        string
+	Stopped     bool
+	Dead        bool          // nothing was running or pending when the job was read
+	Template    bool          // periodic or parameterized
+	Child       bool          // created from a template; must not be registered
+	Held        bool          // a group is held for placement (Hold)
+	Migrates    []string      // policies that the job's meta allows to move it
+	Cooldown    time.Duration // minimum time between two moves, from the job's meta
+	Queued      bool          // it takes part in the queue, by its meta
+	Owner       string        // in the queue
+	Duration    time.Duration // its author's guess, 0 for none
+	Priority    int           // in the queue, among its owner's jobs
+	QueueError  string        // which of the last three are not what the job's meta says, and why; "" for none
+	Datacenters []string      // patterns
+	Pool        string
+	Groups      map[string]Group
+	Submitted   time.Time // last registration
+	Index       uint64    // ModifyIndex
 }
 
 // Suspended returns the allocation from whose checkpoint the held job is to resume, and the node that

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -151,6 +152,35 @@ func (t WireTask) shared() bool {
 	return json.Unmarshal(t.Config["checkpoint"], &blocks) == nil && len(blocks) == 1 && blocks[0].Shared
 }
 
+// queue reads the job's meta for the queue.
+func (j *Job) queue(w WireJob) {
+	if w.Meta[optin.Queue] != "true" {
+		return
+	}
+	j.Queued, j.Owner = true, w.Namespace
+	var wrong []string
+	for _, m := range []struct {
+		key  string
+		read func(value string) error
+	}{
+		{optin.Owner, func(v string) (err error) {
+			if err = optin.CheckOwner(v); err == nil {
+				j.Owner = v
+			}
+			return err
+		}},
+		{optin.Duration, func(v string) (err error) { j.Duration, err = optin.ReadDuration(v); return err }},
+		{optin.Priority, func(v string) (err error) { j.Priority, err = optin.ReadPriority(v); return err }},
+	} {
+		if value := w.Meta[m.key]; value != "" {
+			if err := m.read(value); err != nil {
+				wrong = append(wrong, m.key+": "+err.Error())
+			}
+		}
+	}
+	j.QueueError = strings.Join(wrong, "; ")
+}
+
 func (w WireJob) job() *Job {
 	j := &Job{
 		Key: JobKey{w.Namespace, w.ID}, Type: w.Type, Stopped: w.Stop, Dead: w.Status == "dead", Datacenters: w.Datacenters, Pool: w.NodePool,
@@ -161,16 +191,7 @@ func (w WireJob) job() *Job {
 	// The driver rejects invalid values.
 	j.Migrates, _ = optin.Policies(w.Meta[optin.Migrate])
 	j.Cooldown, _ = optin.ReadCooldown(w.Meta[optin.Cooldown])
-	if w.Meta[optin.Queue] == "true" {
-		j.Queued, j.Owner = true, cmp.Or(w.Meta[optin.Owner], w.Namespace)
-		j.Duration, _ = optin.ReadDuration(w.Meta[optin.Duration])
-		if value := w.Meta[optin.Priority]; value != "" {
-			var err error
-			if j.Priority, err = optin.ReadPriority(value); err != nil {
-				j.PriorityError = optin.Priority + ": " + err.Error()
-			}
-		}
-	}
+	j.queue(w)
 	for _, g := range w.TaskGroups {
 		group := Group{Count: g.Count, Movable: true, Shared: true, Adopts: g.Meta[optin.Adopt]}
 		group.Node, group.Bound = bound(g.Constraints)
