@@ -61,13 +61,12 @@ func TestReadCPU(t *testing.T) {
 
 	before, err := readCPU([][]int{{os.Getpid()}, nil})
 	must.NoError(t, err)
-	for begun := time.Now(); time.Since(begun) < 50*time.Millisecond; {
+	after := before
+	for !(after.cores(before)[0] > 0 && after.busy(before) > 0) { // on a busy machine it takes long to get CPU time
+		after, err = readCPU([][]int{{os.Getpid()}, nil})
+		must.NoError(t, err)
 	}
-	after, err := readCPU([][]int{{os.Getpid()}, nil})
-	must.NoError(t, err)
-	must.Positive(t, after.cores(before)[0])
 	must.Eq(t, 0, after.cores(before)[1])
-	must.Positive(t, after.busy(before))
 	_, err = readCPU([][]int{{-1}})
 	must.Error(t, err)
 
