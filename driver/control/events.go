@@ -145,6 +145,11 @@ func (t *task) reportCategory(d policy.Decision) {
 	}
 	switch {
 	case d.Category == policy.CL && !t.m.Estimate.Diverged:
+		if d.Fair != nil && !t.m.Estimate.Plateau {
+			t.show.Enqueue(kind, fmt.Sprintf("past its quality point: %s = %.4g; %s", t.metric(), t.m.Report.Value, limit))
+			t.show.Happened("past its quality point")
+			return
+		}
 		if d.Bound() == 1 {
 			limit += ", as no other task is growing"
 		}

@@ -6,6 +6,7 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -124,5 +125,23 @@ func TestStepReportsConverge(t *testing.T) {
 		n.start(other)
 		n.seconds(90, behaviour{f: b.advance, other: learner(0.005, 1, 0.01)})
 		must.Eq(t, policy.NL, n.c.find(f.ID).decision.Category)
+	})(t)
+}
+
+// A curve that falls in a straight line has not converged at its quality point: the event says what is
+// the case.
+func TestQualityPoint(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, func(o *Options) { o.Policy = decider(t, "auto") })
+		line, other := n.task("line"), n.task("other")
+		n.start(line)
+		n.start(other)
+		step := 0
+		n.seconds(80, behaviour{line: func() (float64, string) {
+			step++
+			return 1, fmt.Sprintf("step=%d/100 loss=%g", step, 1-float64(step)/200)
+		}, other: learner(0.005, 1, 0.01)})
+		must.Eq(t, policy.CL, n.c.find(line.ID).decision.Category)
+		must.StrHasPrefix(t, "past its quality point: loss = 0.", n.event("category").Message)
 	})(t)
 }

@@ -16,7 +16,7 @@ type Kind struct {
 // Kinds lists all kinds of events, those of a task's ordinary life first.
 func Kinds() []Kind {
 	return []Kind{
-		{"category", []string{"converged: ", "growing again: "}, "FlowCon's category became CL, or NL again."},
+		{"category", []string{"converged: ", "past its quality point: ", "growing again: "}, "FlowCon's category became CL, or NL again."},
 		{"acceptable", []string{"acceptable target "}, "Once. The model is usable; the task yields CPU while others need it."},
 		{"objective", []string{"objective target "}, "Once. The task is stopped and complete."},
 		{"already-complete", []string{"not restarted: "}, "The agent died while it was stopping the task at its objective."},
