@@ -146,14 +146,13 @@ func (c *cluster) has(i int) bool {
 	return true
 }
 
-// dominant is job i's dominant share of the cluster, at most 1.
-func (c *cluster) dominant(i int) (share float64) {
+// parts sets the parts of the cluster's resources that job i needs, 0 of those that it has none of.
+func (c *cluster) parts(i int, of []float64) {
 	for r, x := range c.need[i] {
-		if c.total[r] > 0 {
-			share = max(share, x/c.total[r])
+		if of[r] = 0; c.total[r] > 0 {
+			of[r] = x / c.total[r]
 		}
 	}
-	return min(share, 1)
 }
 
 // lacks names the resource that no node has enough of for job i.

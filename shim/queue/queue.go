@@ -162,6 +162,7 @@ func (c *cluster) owners(f *fluid) []OwnerShare {
 			out[i].Share += k.rate * k.share * float64(k.n)
 		}
 	}
+	use := make([]float64, len(c.names))
 	for i := range c.in.Jobs {
 		j := &c.in.Jobs[i]
 		o := of[j.Owner]
@@ -169,7 +170,8 @@ func (c *cluster) owners(f *fluid) []OwnerShare {
 		case j.Ended:
 		case j.Node != "":
 			o.Running++
-			o.Use += c.dominant(i)
+			c.parts(i, use)
+			o.Use += min(slices.Max(use), 1)
 		default:
 			o.Waiting++
 		}
@@ -218,11 +220,7 @@ func (c *cluster) twins() *fluid {
 		if !j.Ended && !c.fits(i) || !c.has(i) || j.onHold() {
 			continue
 		}
-		for r, x := range c.need[i] {
-			if use[r] = 0; x > 0 {
-				use[r] = x / c.total[r]
-			}
-		}
+		c.parts(i, use)
 		f.join(owner, use, twin{job: i, left: c.in.Params.twinLeft(j), on: j.RemainingS == nil && !j.Ended})
 	}
 	f.sort()
