@@ -331,16 +331,20 @@ func (m *mover) rollBack(ctx context.Context) error {
 			return err
 		}
 	}
-	err = m.waitPlaced(ctx, index, "it runs on its source", func(_ []*api.AllocationListStub, next *api.AllocationListStub) (bool, error) {
+	waiting, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	born := true
+	err = m.waitPlaced(waiting, index, "it runs on its source", func(_ []*api.AllocationListStub, next *api.AllocationListStub) (bool, error) {
 		if next == nil || next.ClientStatus == api.AllocClientStatusPending {
 			return false, nil
 		}
+		born = !stillborn(next)
 		m.result.NewAlloc = next.ID
-		return true, nil
+		return born, nil
 	})
 	var missing errUnplaced
 	var changed errChanged
-	if err != nil && !errors.As(err, &missing) && !errors.As(err, &changed) {
+	if err != nil && born && !errors.As(err, &missing) && !errors.As(err, &changed) {
 		return err
 	}
 	return m.restore(ctx)

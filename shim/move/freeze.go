@@ -156,7 +156,17 @@ func terminal(status string) bool {
 // marks as complete one that its client could not create ("plugin is shut down"), once the
 // client's agent has been restarted.
 func completed(status string, tasks map[string]*api.TaskState) bool {
-	return status == api.AllocClientStatusComplete && slices.ContainsFunc(slices.Collect(maps.Values(tasks)), func(t *api.TaskState) bool {
+	return status == api.AllocClientStatusComplete && started(tasks)
+}
+
+func started(tasks map[string]*api.TaskState) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(tasks)), func(t *api.TaskState) bool {
 		return !t.StartedAt.IsZero()
 	})
+}
+
+// stillborn reports whether an allocation has ended without having been started. If Nomad replaces it,
+// then on any node unless the job is still bound.
+func stillborn(s *api.AllocationListStub) bool {
+	return terminal(s.ClientStatus) && !started(s.TaskStates)
 }

@@ -6,6 +6,7 @@ package move
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -28,7 +29,7 @@ import (
 //	        there what it has saved.
 //	placed  Nomad has created the allocation, and a suspended job has found what it had saved. If
 //	        Nomad cannot place it, it may place it anywhere; a suspended job is held again, as its
-//	        checkpoint is on that node.
+//	        checkpoint is on that node. So is one whose allocation could not be started.
 //	unbind  As for a move.
 
 // ErrNotHeld means that the job is no longer held.
@@ -146,7 +147,7 @@ func (m *mover) holdAgain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if latest(stubs, m.isNext) != nil {
+	if next := latest(stubs, m.isNext); next != nil && !stillborn(next) {
 		return m.unhold(ctx)
 	}
 	if _, node := Suspended(job, r.Group); node != "" {
@@ -166,11 +167,17 @@ func (m *mover) waitPlacedHeld(ctx context.Context, index uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, m.opts.PlaceTimeout)
 	defer cancel()
 	return m.waitPlaced(ctx, index, "Nomad has placed it", func(_ []*api.AllocationListStub, next *api.AllocationListStub) (bool, error) {
-		if next != nil {
-			m.result.NewAlloc = next.ID
+		resumes := m.record().Left != ""
+		switch {
+		case next == nil:
+			return false, nil
+		case resumes && stillborn(next):
+			m.result.NewAlloc = ""
+			return false, fmt.Errorf("%w: %s is %s, and was never started: %s", ErrNotResumed, short(next.ID), next.ClientStatus, next.ClientDescription)
 		}
+		m.result.NewAlloc = next.ID
 		// What resumes may have little left to do: once it runs, it can be frozen while it is unbound.
-		return next != nil && (m.record().Left == "" || next.ClientStatus != api.AllocClientStatusPending), nil
+		return !resumes || next.ClientStatus != api.AllocClientStatusPending, nil
 	})
 }
 

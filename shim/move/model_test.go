@@ -165,6 +165,8 @@ const (
 	ckpt      = "/alloc/data/c"
 	heartbeat = 20 * time.Second
 	lostAfter = 2 * time.Minute
+	// rescheduled is how long Nomad waits before it replaces a failed allocation.
+	rescheduled = 5 * time.Second
 )
 
 func faultFree() schedule {
@@ -419,11 +421,15 @@ func (m *model) scheduleSlot(e *api.Evaluation, slot int) {
 	e.FailedTGAllocs = map[string]*api.AllocationMetric{"train": {DimensionExhausted: map[string]int{"memory": 1}}}
 }
 
-// prefer returns the nodes in the order of Nomad's scheduler: a sticky disk's node first.
+// prefer returns the nodes in the order of Nomad's scheduler: a sticky disk's node first, but one on
+// which it has failed last, since its driver may be what has failed.
 func (m *model) prefer(a *modelAlloc) []string {
 	all := []string{"c", "b", "a"}
-	if a == nil {
+	switch {
+	case a == nil:
 		return all
+	case a.client == "failed":
+		return append(slices.DeleteFunc(all, func(n string) bool { return n == a.node }), a.node)
 	}
 	return slices.Concat([]string{a.node}, all)
 }
@@ -519,7 +525,7 @@ func (m *model) start(a *modelAlloc, n int) {
 	}
 	if m.s.FailStart == n {
 		a.client, a.disk = "failed", 0
-		m.evaluate(m.s.Eval, *m.job.JobModifyIndex)
+		m.evaluate(rescheduled, *m.job.JobModifyIndex)
 		if to != "" && m.s.Restart > 0 {
 			go func() {
 				time.Sleep(m.s.Restart)

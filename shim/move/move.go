@@ -106,6 +106,9 @@ func DefaultOptions() Options {
 const (
 	// cleanupTimeout bounds work that is done even if the context has ended.
 	cleanupTimeout = time.Minute
+	// startTimeout bounds the wait for Nomad to replace, on the source, an allocation that could not
+	// be started there: five seconds for a batch job by default, 30 for a service.
+	startTimeout = 45 * time.Second
 	// saveGrace is what a driver may take beyond checkpoint.timeout: for the freeze, an exiting
 	// process, and the status.
 	saveGrace = 30 * time.Second

@@ -62,6 +62,11 @@ func TestSearch_crashes(t *testing.T) {
 			suspended(s)
 			s.Eval, s.Stop, s.Start, s.Lease = 3*time.Second, 5*time.Second, 2*time.Second, 15*time.Second
 		},
+		"suspended, plugin gone": func(s *schedule) { suspended(s); s.FailStart = 0 },
+		"suspended, agent restarted": func(s *schedule) {
+			suspended(s)
+			s.FailStart, s.Restart = 0, 50*time.Millisecond
+		},
 		"suspended, short job": func(s *schedule) { suspended(s); s.Steps = 30 },
 		"suspended, collected": func(s *schedule) {
 			suspended(s)
