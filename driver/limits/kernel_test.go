@@ -29,12 +29,20 @@ import (
 
 const (
 	helperEnv  = "EBBTIDE_LIMITS_HELPER"
+	countEnv   = "EBBTIDE_LIMITS_COUNT" // the file of the helper count
 	requireEnv = "EBBTIDE_REQUIRE_CGROUP"
 	// dirsEnv lists the groups that a helper joins, mountEnv where it mounts the
 	// cgroups of its own namespace.
 	dirsEnv  = "EBBTIDE_LIMITS_DIRS"
 	mountEnv = "EBBTIDE_LIMITS_MOUNT"
 )
+
+// Namespaces belong to threads, and /proc/self shows those of the first: a helper stays on it.
+func init() {
+	if os.Getenv(helperEnv) != "" {
+		runtime.LockOSThread()
+	}
+}
 
 func TestMain(m *testing.M) {
 	switch os.Getenv(helperEnv) {
@@ -51,6 +59,14 @@ func TestMain(m *testing.M) {
 				}
 			}()
 		}
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	case "count":
+		go func() {
+			file, err := os.Create(os.Getenv(countEnv))
+			for err == nil {
+				_, err = file.Write([]byte{1})
+			}
+		}()
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	case "quota":
 		ownQuota()
@@ -438,7 +454,6 @@ func ownQuota() {
 }
 
 func enter() error {
-	runtime.LockOSThread() // namespaces belong to threads
 	var errs []error
 	for dir := range strings.SplitSeq(os.Getenv(dirsEnv), ":") {
 		errs = append(errs, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0))

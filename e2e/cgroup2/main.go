@@ -108,14 +108,17 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return fmt.Errorf("listing the tests: %w", err)
 	}
 	names := strings.Fields(string(list))
-	image := filepath.Join(dir, "initramfs")
-	if err := makeImage(image, initProgram, test); err != nil {
-		return err
+	if len(names) == 0 {
+		return errors.New("the test binary has no tests " + tests)
 	}
+	image := filepath.Join(dir, "initramfs")
 	for boots := 1; ; boots++ {
+		if err := makeImage(image, initProgram, test, names); err != nil {
+			return err
+		}
 		booted := time.Now()
 		fmt.Fprintf(out, "cgroup2: booting %s\n", filepath.Base(o.kernel))
-		err := inGuest(ctx, o, image, names, out)
+		failed, err := inGuest(ctx, o, image, names, out)
 		switch {
 		case err == nil:
 			fmt.Fprintf(out, "cgroup2: ok, %d tests on cgroup v2 in %.0f s (%.0f s of them in the guest)\n", len(names), time.Since(start).Seconds(), time.Since(booted).Seconds())
@@ -124,27 +127,26 @@ func run(ctx context.Context, o options, out io.Writer) error {
 			return err
 		}
 		fmt.Fprintln(out, "cgroup2: once more, as it failed:", err)
+		names = failed
 	}
 }
 
-// An emulated machine now and then stops for good, and its clock jumps on a busy host: a failure
-// counts if another boot repeats it.
+// An emulated machine now and then stops for good, and its clock jumps on a busy host: a test has
+// failed if it fails again in another boot.
 const (
 	maxBoots    = 2
 	bootTimeout = 3 * time.Minute // it takes 20 s on an idle host
 )
 
-func inGuest(ctx context.Context, o options, image string, names []string, out io.Writer) error {
+// inGuest returns the tests that did not pass; all of them, if the guest did not come to its end.
+func inGuest(ctx context.Context, o options, image string, names []string, out io.Writer) (failed []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
 	console, err := boot(ctx, o, image, out)
 	if err != nil {
-		return fmt.Errorf("qemu: %w; the console's end:\n%s", err, tail(console, 30))
+		return names, fmt.Errorf("qemu: %w; the console's end:\n%s", err, tail(console, 30))
 	}
-	if err := verdict(console, names); err != nil {
-		return fmt.Errorf("%w; the console's end:\n%s", err, tail(console, 30))
-	}
-	return nil
+	return verdict(console, names)
 }
 
 // command disables cgo, so that builds are static.
@@ -233,10 +235,10 @@ func kernelIn(dir string) string {
 	return found[len(found)-1]
 }
 
-func makeImage(image, initProgram, test string) error {
+func makeImage(image, initProgram, test string, names []string) error {
 	entries := []entry{
 		{name: "dev", mode: modeDir}, {name: "proc", mode: modeDir}, {name: "sys", mode: modeDir}, {name: "tmp", mode: modeDir},
-		{name: "args", mode: modeFile, content: []byte("-test.v\n-test.run=" + tests + "\n-test.timeout=5m\n")},
+		{name: "args", mode: modeFile, content: []byte("-test.v\n-test.run=^(" + strings.Join(names, "|") + ")$\n-test.timeout=5m\n")},
 	}
 	for name, path := range map[string]string{"init": initProgram, "test": test} {
 		b, err := os.ReadFile(path)
@@ -295,34 +297,49 @@ func boot(ctx context.Context, o options, image string, out io.Writer) (string, 
 	return console.String(), err
 }
 
-// verdict requires that every test passed (not skipped) and the guest exited with status 0.
-func verdict(console string, names []string) error {
-	if len(names) == 0 {
-		return errors.New("the test binary has no tests " + tests)
-	}
-	code, found := "", false
-	passed := map[string]bool{}
+// verdict requires that every test passed (not skipped) and the guest exited with status 0. It
+// returns the tests that did not pass, all of them if it is none of them; the error has their output.
+func verdict(console string, names []string) (failed []string, err error) {
+	code, ended := "", false
+	passed, output := map[string]bool{}, map[string]*strings.Builder{}
+	current := &strings.Builder{}
 	for line := range strings.Lines(console) {
 		line = strings.TrimRight(line, "\r\n")
+		if name, ok := strings.CutPrefix(line, "=== RUN   "); ok && slices.Contains(names, name) {
+			current = &strings.Builder{}
+			output[name] = current
+		}
+		fmt.Fprintln(current, line)
 		if rest, ok := strings.CutPrefix(line, marker+" "); ok {
-			code, found = rest, true
+			code, ended = rest, true
 		}
 		if rest, ok := strings.CutPrefix(line, "--- PASS: "); ok {
 			passed[strings.Fields(rest + " ")[0]] = true
 		}
 	}
 	var errs []error
-	if !found {
-		errs = append(errs, fmt.Errorf("the guest did not come to its end: no %q", marker))
-	} else if code != "0" {
-		errs = append(errs, fmt.Errorf("the tests ended with status %s", code))
-	}
 	for _, name := range names {
-		if !passed[name] {
-			errs = append(errs, fmt.Errorf("%s did not pass", name))
+		if passed[name] {
+			continue
+		}
+		failed = append(failed, name)
+		said := ""
+		if output[name] != nil {
+			said = ":\n" + tail(output[name].String(), 30)
+		}
+		errs = append(errs, fmt.Errorf("%s did not pass%s", name, said))
+	}
+	switch {
+	case !ended:
+		failed = names
+		errs = append(errs, fmt.Errorf("the guest did not come to its end: no %q; the console's end:\n%s", marker, tail(console, 30)))
+	case code != "0":
+		errs = append(errs, fmt.Errorf("the tests ended with status %s", code))
+		if len(failed) == 0 {
+			failed = names
 		}
 	}
-	return errors.Join(errs...)
+	return failed, errors.Join(errs...)
 }
 
 func tail(s string, n int) string {

@@ -14,7 +14,8 @@ import (
 func TestVerdict(t *testing.T) {
 	names := []string{"TestKernelA", "TestKernelB"}
 	good := "init: Linux 6.1\n=== RUN   TestKernelA\n--- PASS: TestKernelA (0.1s)\n--- PASS: TestKernelB (0.1s)\r\nPASS\n\n" + marker + " 0\r\n"
-	must.NoError(t, verdict(good, names))
+	_, err := verdict(good, names)
+	must.NoError(t, err)
 
 	cases := []struct{ name, console, says string }{
 		{"nothing", "", "did not come to its end"},
@@ -26,9 +27,17 @@ func TestVerdict(t *testing.T) {
 		{"nothing was run", "PASS\n" + marker + " 0\n", "TestKernelA did not pass"},
 	}
 	for _, tc := range cases {
-		must.ErrorContains(t, verdict(tc.console, names), tc.says, must.Sprint(tc.name))
+		_, err := verdict(tc.console, names)
+		must.ErrorContains(t, err, tc.says, must.Sprint(tc.name))
 	}
-	must.Error(t, verdict(good, nil))
+
+	// The next boot repeats what failed, and the error shows it, wherever it was in the console.
+	failed, err := verdict("=== RUN   TestKernelA\n    a_test.go:1: why\n--- FAIL: TestKernelA (0.1s)\n=== RUN   TestKernelB\n    b_test.go:2: fine\n--- PASS: TestKernelB (0.1s)\n"+marker+" 1\n", names)
+	must.Eq(t, []string{"TestKernelA"}, failed)
+	must.ErrorContains(t, err, "a_test.go:1: why")
+	must.StrNotContains(t, err.Error(), "b_test.go")
+	failed, _ = verdict("--- PASS: TestKernelA (0.1s)\n", names)
+	must.Eq(t, names, failed)
 }
 
 func TestWriteCPIO(t *testing.T) {
