@@ -166,7 +166,7 @@ const (
 	heartbeat = 20 * time.Second
 	lostAfter = 2 * time.Minute
 	// rescheduled is how long Nomad waits before it replaces a failed allocation.
-	rescheduled = time.Second
+	rescheduled = 5 * time.Second
 )
 
 func faultFree() schedule {
