@@ -108,9 +108,6 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return fmt.Errorf("listing the tests: %w", err)
 	}
 	names := strings.Fields(string(list))
-	if len(names) == 0 {
-		return errors.New("the test binary has no tests " + tests)
-	}
 	image := filepath.Join(dir, "initramfs")
 	for boots := 1; ; boots++ {
 		if err := makeImage(image, initProgram, test, names); err != nil {
@@ -300,6 +297,9 @@ func boot(ctx context.Context, o options, image string, out io.Writer) (string, 
 // verdict requires that every test passed (not skipped) and the guest exited with status 0. It
 // returns the tests that did not pass, all of them if it is none of them; the error has their output.
 func verdict(console string, names []string) (failed []string, err error) {
+	if len(names) == 0 {
+		return nil, errors.New("the test binary has no tests " + tests)
+	}
 	code, ended := "", false
 	passed, output := map[string]bool{}, map[string]*strings.Builder{}
 	current := &strings.Builder{}
@@ -331,13 +331,13 @@ func verdict(console string, names []string) (failed []string, err error) {
 	}
 	switch {
 	case !ended:
-		failed = names
-		errs = append(errs, fmt.Errorf("the guest did not come to its end: no %q; the console's end:\n%s", marker, tail(console, 30)))
+		errs = append(errs, fmt.Errorf("the guest did not come to its end: no %q", marker))
 	case code != "0":
 		errs = append(errs, fmt.Errorf("the tests ended with status %s", code))
-		if len(failed) == 0 {
-			failed = names
-		}
+	}
+	if !ended || len(failed) == 0 && len(errs) > 0 {
+		failed = names
+		errs = append(errs, fmt.Errorf("the console's end:\n%s", tail(console, 30)))
 	}
 	return failed, errors.Join(errs...)
 }

@@ -30,6 +30,8 @@ func TestVerdict(t *testing.T) {
 		_, err := verdict(tc.console, names)
 		must.ErrorContains(t, err, tc.says, must.Sprint(tc.name))
 	}
+	_, err = verdict(good, nil)
+	must.Error(t, err)
 
 	// The next boot repeats what failed, and the error shows it, wherever it was in the console.
 	failed, err := verdict("=== RUN   TestKernelA\n    a_test.go:1: why\n--- FAIL: TestKernelA (0.1s)\n=== RUN   TestKernelB\n    b_test.go:2: fine\n--- PASS: TestKernelB (0.1s)\n"+marker+" 1\n", names)
@@ -38,6 +40,11 @@ func TestVerdict(t *testing.T) {
 	must.StrNotContains(t, err.Error(), "b_test.go")
 	failed, _ = verdict("--- PASS: TestKernelA (0.1s)\n", names)
 	must.Eq(t, names, failed)
+
+	// What no test explains, the console's end may.
+	failed, err = verdict("init: a problem\n--- PASS: TestKernelA (0.1s)\n--- PASS: TestKernelB (0.1s)\n"+marker+" 1\n", names)
+	must.Eq(t, names, failed)
+	must.ErrorContains(t, err, "init: a problem")
 }
 
 func TestWriteCPIO(t *testing.T) {
