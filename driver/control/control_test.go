@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -43,7 +44,7 @@ type kernel struct {
 	limits limits.Limits
 
 	resources limits.Resources
-	wanted    time.Duration // of its threads
+	threads   limits.Threads
 	ioSets    []uint64
 
 	refuse error
@@ -88,16 +89,18 @@ func (k *kernel) Resources() limits.Resources {
 func (k *kernel) Threads() limits.Threads {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.wanted == 0 {
-		return nil
-	}
-	return limits.Threads{1: k.wanted}
+	return maps.Clone(k.threads)
 }
 
-func (k *kernel) wants(d time.Duration) {
+// thread is a thread that runs and waits for a CPU for some seconds.
+func (k *kernel) thread(id int, run, wait float64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.wanted += d
+	if k.threads == nil {
+		k.threads = make(limits.Threads)
+	}
+	t := k.threads[id]
+	k.threads[id] = limits.Thread{Run: t.Run + time.Duration(run*1e9), Wait: t.Wait + time.Duration(wait*1e9)}
 }
 
 func (k *kernel) SetIOWeight(w uint64) error {

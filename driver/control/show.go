@@ -4,6 +4,7 @@
 package control
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -168,6 +169,9 @@ func (t *task) explanation(mode plan.Mode) string {
 		return "the objective is reached: the task is being stopped and has succeeded"
 	}
 	text := t.decision.Why
+	if t.modest > 0 {
+		text = fmt.Sprintf("it uses %.2g cores at most, its fair share is %.2g: it keeps what Nomad gave it", float64(t.fair.most), float64(t.modest))
+	}
 	if t.m.Estimate.Why != "" {
 		text += "; growth: " + t.m.Estimate.Why
 	}

@@ -47,8 +47,9 @@ type task struct {
 
 	// Decisions.
 	decision policy.Decision
-	decided  uint64    // epoch of the category's measurement
-	since    time.Time // start of the category or class
+	modest   policy.Cores // its fair share, if it could use no more than that; else 0
+	decided  uint64       // epoch of the category's measurement
+	since    time.Time    // start of the category or class
 	reached  policy.TargetState
 	specon   speconState
 

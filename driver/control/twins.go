@@ -54,7 +54,8 @@ const (
 	maxGhosts = 1000
 	// minCap is the minimum cap: a blocked task must not count as unable to run.
 	minCap policy.Cores = 0.05
-	// capDecay is the decay of a task's cap per sample, since a task has phases.
+	// capDecay is the decay of a task's cap per sample while it is a core or more: a task has phases,
+	// and its threads wait for each other, so a task that gets little CPU seems to want less.
 	capDecay = 0.9
 )
 
@@ -149,12 +150,11 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 	w.dirty = true
 }
 
-// learnCap estimates how many cores the task could use: the average number of its threads that run
-// or wait for a CPU.
+// learnCap estimates how many cores the task could use (limits.Threads.Demand).
 func (t *task) learnCap(now time.Time) {
 	was := t.fair.last
-	seconds := now.Sub(was.at).Seconds()
-	if seconds < 1 {
+	old := now.Sub(was.at)
+	if old < time.Second {
 		return
 	}
 	t.fair.last = threadSample{now, t.cgroup.Threads(), t.usage.CPUSeconds}
@@ -162,8 +162,13 @@ func (t *task) learnCap(now time.Time) {
 		return
 	}
 	// Threads that have exited are missing, but their use is not.
-	most := policy.Cores(max(t.fair.last.threads.Since(was.threads).Seconds(), t.usage.CPUSeconds-was.used) / seconds)
-	t.fair.most = max(most, t.fair.most*capDecay, minCap)
+	most := policy.Cores(max(t.fair.last.threads.Demand(was.threads, old), (t.usage.CPUSeconds-was.used)/old.Seconds()))
+	if kept := t.fair.most * capDecay; kept >= 1 {
+		most = max(most, kept)
+	} else if t.fair.most > 0 && most < 1 {
+		most = (most + t.fair.most) / 2
+	}
+	t.fair.most = max(most, minCap)
 	if quota := policy.Cores(t.base.QuotaCores); quota > 0 {
 		t.fair.most = min(t.fair.most, quota)
 	}

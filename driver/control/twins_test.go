@@ -186,15 +186,20 @@ func TestTwinCap(t *testing.T) {
 		n.start(other)
 		thread, learn := learner(0.1, 0.2, 0), learner(0.1, 1.8, 0)
 		do := behaviour{
-			one:   func() (float64, string) { one.wants(time.Second); return thread() },
-			other: func() (float64, string) { other.wants(8 * time.Second); return learn() },
+			one: func() (float64, string) { one.thread(1, 0.2, 0.8); return thread() },
+			other: func() (float64, string) {
+				for id := range 8 {
+					other.thread(id, 0.2, 0.8)
+				}
+				return learn()
+			},
 		}
 		n.seconds(30, do)
 		must.InDelta(t, 1, float64(n.c.find(one.ID).fair.most), 0.01)
 		must.InDelta(t, 8, float64(n.c.find(other.ID).fair.most), 0.1)
 		must.InDelta(t, 30, float64(n.twins(one)), 4, must.Sprint("half of two cores"))
 		n.remove(other)
-		n.seconds(30, behaviour{one: func() (float64, string) { one.wants(time.Second); cpu, line := thread(); return 4 * cpu, line }})
+		n.seconds(30, behaviour{one: func() (float64, string) { one.thread(1, 0.8, 0.2); cpu, line := thread(); return 4 * cpu, line }})
 		must.InDelta(t, 1, float64(n.c.find(one.ID).fair.most), 0.01)
 	})(t)
 }

@@ -11,8 +11,11 @@ import (
 
 const maxThreads = 4096
 
-// Threads maps each of a task's threads to the time it has run or waited for a CPU.
-type Threads map[int]time.Duration
+// Threads maps each of a task's threads to its times.
+type Threads map[int]Thread
+
+// Thread is how long a thread has run, and how long it has waited for a CPU.
+type Thread struct{ Run, Wait time.Duration }
 
 // Threads reads the scheduler's statistics. Empty if the kernel lacks CONFIG_SCHED_INFO
 // or the processes are not visible.
@@ -32,21 +35,26 @@ func (c *Cgroup) Threads() Threads {
 				return out
 			}
 			if s, err := t.Schedstat(); err == nil {
-				out[t.PID] = time.Duration(s.RunningNanoseconds + s.WaitingNanoseconds)
+				out[t.PID] = Thread{time.Duration(s.RunningNanoseconds), time.Duration(s.WaitingNanoseconds)}
 			}
 		}
 	}
 	return out
 }
 
-// Since returns the total time that threads have run or waited since an earlier
-// reading. Divided by the time between, it is the number of cores they could have used.
-func (t Threads) Since(was Threads) (sum time.Duration) {
+// Demand returns how many cores the threads would have used since an earlier reading, which is so old,
+// if each had always got one at once: the time in which a thread waits for a CPU is not its own.
+func (t Threads) Demand(was Threads, old time.Duration) (cores float64) {
 	for id, d := range t {
-		if before := was[id]; before <= d {
-			d -= before
-		} // a smaller value means that the ID was reused
-		sum += d
+		if before := was[id]; before.Run <= d.Run && before.Wait <= d.Wait {
+			d.Run, d.Wait = d.Run-before.Run, d.Wait-before.Wait
+		} // smaller values mean that the ID was reused
+		switch own := old - d.Wait; {
+		case own > d.Run:
+			cores += float64(d.Run) / float64(own)
+		case d.Run+d.Wait > 0:
+			cores++
+		}
 	}
-	return sum
+	return cores
 }

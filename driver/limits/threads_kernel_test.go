@@ -30,7 +30,7 @@ func TestKernel_threads(t *testing.T) {
 	during(t, 2, tasks[0], tasks[1])
 	took := time.Since(start)
 	for i, now := range look() {
-		could := now.Since(before[i]).Seconds() / took.Seconds()
+		could := now.Demand(before[i], took)
 		t.Logf("task %d could have used %.2f cores", i, could)
 		if i == 3 {
 			must.Less(t, 0.2, could)
@@ -41,8 +41,26 @@ func TestKernel_threads(t *testing.T) {
 	}
 }
 
-func TestThreads_since(t *testing.T) {
-	was := Threads{1: 5 * time.Second, 2: 7 * time.Second, 3: time.Second}
-	is := Threads{1: 6 * time.Second, 2: 2 * time.Second, 4: 3 * time.Second}
-	must.Eq(t, 6*time.Second, is.Since(was), must.Sprint("a second more, a number that is another's now, and a new one"))
+func TestThreads_demand(t *testing.T) {
+	second := func(run, wait float64) Thread {
+		return Thread{time.Duration(run * 1e9), time.Duration(wait * 1e9)}
+	}
+	for name, tc := range map[string]struct {
+		was, is Thread
+		want    float64
+	}{
+		"a third of a core, alone":     {second(7, 0), second(9, 0), 1.0 / 3},
+		"the same beside others":       {second(7, 1), second(8, 4), 1.0 / 3},
+		"the same, nearly starved":     {second(7, 0), second(7.1, 5.7), 1.0 / 3},
+		"spins":                        {second(1, 1), second(2, 6), 1},
+		"starves":                      {second(1, 1), second(1, 7), 1},
+		"sleeps":                       {second(1, 1), second(1, 1), 0},
+		"new":                          {Thread{}, second(3, 0), 0.5},
+		"another's number":             {second(9, 0), second(3, 0), 0.5},
+		"more than a clock's accuracy": {second(0, 0), second(6.1, 0.1), 1},
+	} {
+		must.InDelta(t, tc.want, Threads{1: tc.is}.Demand(Threads{1: tc.was}, 6*time.Second), 1e-9, must.Sprint(name))
+	}
+	both := Threads{1: second(6, 0), 2: second(2, 0)}
+	must.InDelta(t, 4.0/3, both.Demand(Threads{3: second(5, 5)}, 6*time.Second), 1e-9)
 }

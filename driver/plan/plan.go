@@ -37,8 +37,8 @@ type Request struct {
 	ID string
 	// Limit is the upper bound in (0, 1]; 1 means no limit, ≤ 0 or NaN no decision.
 	Limit policy.Share
-	// Unknown tasks keep their entitlement and their quota.
-	Unknown bool
+	// Keeps means that the task keeps its entitlement and its quota.
+	Keeps bool
 	// Base is the entitlement, the limits set by Nomad. Shares of 0 mean the kernel's default; the
 	// quota (Docker's cpu_hard_limit) is never exceeded.
 	Base limits.Limits
@@ -53,7 +53,7 @@ func (r Request) base() limits.Limits {
 	return b
 }
 
-func (r Request) bound() bool { return !r.Unknown && r.Limit > 0 && r.Limit < 1 }
+func (r Request) bound() bool { return !r.Keeps && r.Limit > 0 && r.Limit < 1 }
 
 const (
 	DefaultFloor         = 0.5
@@ -100,11 +100,30 @@ func Entitlements(reqs []Request, conv limits.Conversion) []float64 {
 	return out
 }
 
+// Modest returns the fair share of the pool of each task that could use no more, its demand, and 0 for
+// the others. Such a task is to keep its entitlement: it takes nothing from others, and one that waits
+// for something else, such as a GPU, is slowed by any weight that lets it wait for a CPU as well. A
+// demand of 0 is unknown.
+func Modest(pool policy.Cores, reqs []Request, demands []policy.Cores, conv limits.Conversion) []policy.Cores {
+	entitled := Entitlements(reqs, conv)
+	var total float64
+	for _, e := range entitled {
+		total += e
+	}
+	out := make([]policy.Cores, len(reqs))
+	for i, d := range demands {
+		if share := pool * policy.Cores(entitled[i]/total); d > 0 && d <= share {
+			out[i] = share
+		}
+	}
+	return out
+}
+
 // Limits converts decisions to limits, in the order of reqs.
 //
 // ModeWeight: if no task is limited, the base shares are restored. Otherwise the tasks divide the
-// sum of their base weights, so other cgroups on the node are unaffected. An unknown task keeps its
-// weight; the rest is divided in proportion to Limit, or for an unlimited task to n times its
+// sum of their base weights, so other cgroups on the node are unaffected. A task that keeps its
+// entitlement keeps its weight; the rest is divided in proportion to Limit, or for an unlimited task to n times its
 // fraction of the entitlements (1 if they are equal, which is L = 1). Each weight is at least Floor
 // times the entitlement, or its own proportion if lower. Quotas stay Nomad's.
 //
@@ -167,7 +186,7 @@ func planWeight(reqs []Request, opts Options, out []limits.Limits) {
 	for i, r := range reqs {
 		e := entitled[i]
 		switch {
-		case r.Unknown || !(r.Limit > 0):
+		case r.Keeps || !(r.Limit > 0):
 			parts[i] = waterfill.Claim{Weight: e, Min: e, Max: e}
 		case r.bound():
 			least := min(float64(r.Limit)*total, opts.floor()*e)
@@ -236,15 +255,15 @@ func apportion(xs []float64, total, lo, hi uint64) []uint64 {
 }
 
 // IOWeights converts limits to block I/O weights, in the same order. The tasks' total
-// under plain Nomad, limits.DefaultIOWeight per task, is divided in proportion to their limits; an
-// unknown task keeps its own. Each weight is at least half of limits.DefaultIOWeight, or its own
+// under plain Nomad, limits.DefaultIOWeight per task, is divided in proportion to their limits; one
+// that keeps its entitlement keeps its own. Each weight is at least half of limits.DefaultIOWeight, or its own
 // proportion if lower.
 func IOWeights(reqs []Request) []uint64 {
 	const fair, lo, hi = float64(limits.DefaultIOWeight), float64(limits.MinIOWeight), float64(limits.MaxIOWeight)
 	total := limits.DefaultIOWeight * uint64(len(reqs))
 	parts := make([]waterfill.Claim, len(reqs))
 	for i, r := range reqs {
-		if r.Unknown || !(r.Limit > 0) {
+		if r.Keeps || !(r.Limit > 0) {
 			parts[i] = waterfill.Claim{Weight: 1, Min: fair, Max: fair}
 			continue
 		}

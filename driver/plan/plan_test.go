@@ -26,14 +26,14 @@ func TestLimits_weight(t *testing.T) {
 	}{
 		{"no tasks", nil, Options{}, nil},
 		{"all released", []Request{{Limit: 1, Base: limits.Limits{Shares: 500}}, {Limit: 1, Base: limits.Limits{Shares: 1500}}}, Options{}, []uint64{500, 1500}},
-		{"all unmeasured", []Request{{Unknown: true, Limit: 1, Base: limits.Limits{Shares: 500}}, {Unknown: true, Limit: 0.2}}, Options{}, []uint64{500, 1024}},
+		{"all unmeasured", []Request{{Keeps: true, Limit: 1, Base: limits.Limits{Shares: 500}}, {Keeps: true, Limit: 0.2}}, Options{}, []uint64{500, 1024}},
 		{"alone", []Request{{Limit: 0.5, Base: limits.Limits{Shares: 700}}}, Options{}, []uint64{700}},
 		{"in proportion", []Request{{Limit: 0.75, Base: limits.Limits{Shares: 500}}, {Limit: 0.25, Base: limits.Limits{Shares: 500}}}, Options{}, []uint64{750, 250}},
 		{"the others on the node see the same sum", []Request{{Limit: 0.75, Base: limits.Limits{Shares: 100}}, {Limit: 0.25, Base: limits.Limits{Shares: 1900}}}, Options{}, []uint64{1500, 500}},
 		{"floor 1/(2n): the vector of algorithms §2", []Request{{Limit: 0.6, Base: limits.Limits{Shares: 1000}}, {Limit: 0.4, Base: limits.Limits{Shares: 1000}}, {Limit: 1. / 6, Base: limits.Limits{Shares: 1000}}}, Options{}, []uint64{1500, 1000, 500}},
-		{"unknown keeps its entitlement", []Request{{Limit: 0.9, Base: limits.Limits{Shares: 800}}, {Limit: 0.3, Base: limits.Limits{Shares: 800}}, {Unknown: true, Limit: 1, Base: limits.Limits{Shares: 500}}, {Limit: 0.3, Base: limits.Limits{Shares: 300}}}, Options{Floor: 0.1}, []uint64{1140, 380, 500, 380}},
+		{"unknown keeps its entitlement", []Request{{Limit: 0.9, Base: limits.Limits{Shares: 800}}, {Limit: 0.3, Base: limits.Limits{Shares: 800}}, {Keeps: true, Limit: 1, Base: limits.Limits{Shares: 500}}, {Limit: 0.3, Base: limits.Limits{Shares: 300}}}, Options{Floor: 0.1}, []uint64{1140, 380, 500, 380}},
 		// 1438 shares must not count as fair for a task with 8000 from Nomad.
-		{"unknown with small ones", []Request{{Unknown: true, Base: limits.Limits{Shares: 8000}}, {Limit: 0.5, Base: limits.Limits{Shares: 500}}, {Limit: 0.1, Base: limits.Limits{Shares: 500}}}, Options{}, []uint64{8000, 750, 250}},
+		{"unknown with small ones", []Request{{Keeps: true, Base: limits.Limits{Shares: 8000}}, {Limit: 0.5, Base: limits.Limits{Shares: 500}}, {Limit: 0.1, Base: limits.Limits{Shares: 500}}}, Options{}, []uint64{8000, 750, 250}},
 		{"no limit with one: the entitlement counts", []Request{{Limit: 1, Base: limits.Limits{Shares: 8000}}, {Limit: 1, Base: limits.Limits{Shares: 1000}}, {Limit: 0.05, Base: limits.Limits{Shares: 1000}}}, Options{}, []uint64{8444, 1056, 500}},
 		{"NaN and nonsense count as unmeasured", []Request{{Limit: policy.Share(math.NaN()), Base: limits.Limits{Shares: 300}}, {Limit: -1, Base: limits.Limits{Shares: 300}}, {Limit: 0.5, Base: limits.Limits{Shares: 300}}}, Options{}, []uint64{300, 300, 300}},
 		{"tiny shares: two is the floor", []Request{{Limit: 1, Base: limits.Limits{Shares: 1}}, {Limit: 0.25, Base: limits.Limits{Shares: 2}}}, Options{}, []uint64{2, 2}},
@@ -71,7 +71,7 @@ func TestLimits_quota(t *testing.T) {
 		want []float64
 	}{
 		{"limit 1 is no limit", 8, []Request{{Limit: 1}, {Limit: 0.5}}, Options{}, []float64{0, 4}},
-		{"unmeasured is free", 8, []Request{{Limit: 0.1, Unknown: true}, {Limit: 0.5}}, Options{}, []float64{0, 4}},
+		{"unmeasured is free", 8, []Request{{Limit: 0.1, Keeps: true}, {Limit: 0.5}}, Options{}, []float64{0, 4}},
 		{"at least one core where the pool allows", 8, []Request{{Limit: 1}, {Limit: 0.01}}, Options{}, []float64{0, 1}},
 		{"a small pool: half of the fair share", 2, []Request{{Limit: 1}, {Limit: 0.01}}, Options{}, []float64{0, 0.5}},
 		{"on the border", 4, []Request{{Limit: 1}, {Limit: 0.01}}, Options{}, []float64{0, 1}},
@@ -112,7 +112,7 @@ func requests() *rapid.Generator[[]Request] {
 			reqs[i] = Request{
 				ID:      fmt.Sprint("task-", i),
 				Limit:   policy.Share(limit.Draw(t, "limit")),
-				Unknown: rapid.IntRange(0, 3).Draw(t, "measured") == 0,
+				Keeps: rapid.IntRange(0, 3).Draw(t, "measured") == 0,
 				Base:    limits.Limits{Shares: base.Draw(t, "base")},
 			}
 			if rapid.Bool().Draw(t, "hard") {
@@ -139,7 +139,7 @@ func TestLimits_weightProperties(t *testing.T) {
 		for i, r := range reqs {
 			before += w(r.base())
 			after += w(got[i])
-			released = released && (r.Unknown || r.Limit >= 1)
+			released = released && (r.Keeps || r.Limit >= 1)
 		}
 		must.Eq(t, before, after)
 		floor := opts.floor()
@@ -152,7 +152,7 @@ func TestLimits_weightProperties(t *testing.T) {
 				continue
 			}
 			// Rounding changes a weight by one unit, or two if it raises another to the minimum.
-			if r.Unknown {
+			if r.Keeps {
 				must.InDelta(t, w(r.base()), w(got[i]), 2)
 			} else {
 				must.GreaterEq(t, min(float64(r.Limit)*before, floor*w(r.base()))-2, w(got[i]))
@@ -185,7 +185,7 @@ func TestLimits_quotaProperties(t *testing.T) {
 				must.Greater(t, 0, quota) // a hard limit is not lifted …
 				must.LessEq(t, base, quota)
 			}
-			if r.Unknown || r.Limit >= 1 {
+			if r.Keeps || r.Limit >= 1 {
 				must.Eq(t, base, quota)
 				continue
 			}
@@ -265,7 +265,7 @@ func TestNomadShares(t *testing.T) {
 func BenchmarkLimits1000(b *testing.B) {
 	reqs := make([]Request, 1000)
 	for i := range reqs {
-		reqs[i] = Request{ID: fmt.Sprint(i), Limit: policy.Share(i+1) / 1000, Unknown: i%10 == 0, Base: limits.Limits{Shares: uint64(100 + i)}}
+		reqs[i] = Request{ID: fmt.Sprint(i), Limit: policy.Share(i+1) / 1000, Keeps: i%10 == 0, Base: limits.Limits{Shares: uint64(100 + i)}}
 	}
 	for _, conv := range []limits.Conversion{limits.Identity, limits.Quadratic} {
 		b.Run(fmt.Sprint(conv), func(b *testing.B) {
@@ -342,4 +342,11 @@ func TestIOWeights_properties(t *testing.T) {
 			must.Eq(t, 100*uint64(len(in)), sum)
 		}
 	}
+}
+
+func TestModest(t *testing.T) {
+	reqs := []Request{{Base: limits.Limits{Shares: 1000}}, {Base: limits.Limits{Shares: 1000}}, {Base: limits.Limits{Shares: 2000}}}
+	must.Eq(t, []policy.Cores{0.5, 0, 0}, Modest(2, reqs, []policy.Cores{0.5, 0.6, 0}, limits.Identity))
+	must.Eq(t, []policy.Cores{2, 2, 4}, Modest(8, reqs, []policy.Cores{0.5, 2, 3}, limits.Identity))
+	must.SliceEmpty(t, Modest(2, nil, nil, limits.Identity))
 }

@@ -157,7 +157,7 @@ func requests(tasks []policy.Task, out policy.Outcome) []plan.Request {
 	for i, d := range out.Tasks {
 		if !tasks[i].Ended {
 			reqs = append(reqs, plan.Request{
-				ID: d.ID, Limit: d.Bound(), Unknown: d.Unknown, Base: limits.Limits{Shares: uint64(1000 * tasks[i].Entitlement)},
+				ID: d.ID, Limit: d.Bound(), Keeps: d.Unknown, Base: limits.Limits{Shares: uint64(1000 * tasks[i].Entitlement)},
 			})
 		}
 	}
