@@ -30,7 +30,7 @@ type Estimate struct {
 	// CPUS is the CPU time until the task ends; nil if unknown.
 	CPUS *policy.CPUSeconds
 	// QualityCPUS is the CPU time until the model is good enough: at the acceptable
-	// target or, without one, at 60 % of the work. 0 after that or on a plateau; nil if
+	// target or, without one, at 75 % of the work. 0 after that or on a plateau; nil if
 	// unknown.
 	QualityCPUS *policy.CPUSeconds
 	// Source is the basis of CPUS.
@@ -148,7 +148,7 @@ const (
 	slowStart  = 2    // a first epoch with this many times the newest price of a step was slow
 	// qualityPart is the part of the work after which the model counts as good, without
 	// a target or plateau: a fit of the first reports is too unreliable.
-	qualityPart = 0.6
+	qualityPart = 0.75
 )
 
 // Estimator estimates one task's remaining work.

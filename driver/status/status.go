@@ -133,7 +133,7 @@ type Target struct {
 type Fair struct {
 	RemainingCPUS Number    `json:"remaining_cpu_s"`      // until the task ends
 	RemainingS    Number    `json:"remaining_s"`          // how long that takes at its recent use of CPU
-	QualityCPUS   Number    `json:"quality_cpu_s"`        // to the acceptable target, else to 60 % of the work; 0 once reached or on a plateau
+	QualityCPUS   Number    `json:"quality_cpu_s"`        // to the acceptable target, else to 75 % of the work; 0 once reached or on a plateau
 	Source        string    `json:"remaining_from"`       // its basis: `steps`, `epochs`, `meta`, `assumed` (command or environment), `earlier` (a previous run), `objective` (the curve); empty if unknown
 	Why           string    `json:"remaining_why"`        // the same in a sentence
 	AheadCPUS     Number    `json:"ahead_cpu_s"`          // used beyond its fair share; negative if less

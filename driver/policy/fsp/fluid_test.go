@@ -38,6 +38,8 @@ type state struct {
 func (s *state) left() float64 { return max(s.size-s.used, 0) }
 func (s *state) running() bool { return s.here && s.finish == 0 }
 
+func (s *state) begun() bool { return s.used >= beginning*s.size*(1-1e-12) }
+
 func (s *state) sized() bool { return s.finish > 0 || !s.unknown && s.wrong == 0 && s.claims == 0 }
 
 func (s *state) gone() bool { return s.finish > 0 && s.fair >= s.used*(1-1e-9) }
@@ -89,6 +91,9 @@ func (f *fluid) run(loads []load, decide divide) (finish, quality []float64) {
 				step = min(step, s.arrives-f.now)
 			case s.running() && rates[i] > 0:
 				step = min(step, s.left()/rates[i])
+				if !s.begun() {
+					step = min(step, (beginning*s.size-s.used)/rates[i])
+				}
 				if s.quality == 0 && s.load.quality*s.size > s.used {
 					step = min(step, (s.load.quality*s.size-s.used)/rates[i])
 				}
@@ -116,7 +121,9 @@ func (f *fluid) run(loads []load, decide divide) (finish, quality []float64) {
 			if !s.running() {
 				continue
 			}
+			begun := s.begun()
 			s.used += rates[i] * step
+			event = event || s.begun() != begun
 			if s.quality == 0 && s.used >= s.load.quality*s.size*(1-1e-12) {
 				s.quality, event = f.now-s.arrives, true
 			}

@@ -149,6 +149,7 @@ type job struct {
 	// Changed by the simulation.
 	twin, rate      float64 // v, and the twin's rate
 	left, toQuality float64 // r, and its part up to the quality point
+	toFirst         float64 // and up to the first results
 	served          float64 // the task's rate
 	done            bool
 	rule            string
@@ -202,6 +203,9 @@ func newNode(s policy.Snapshot, p Params) *node {
 		}
 		if j.toQuality = j.left; t.QualityCPUS != nil {
 			j.toQuality = min(j.left, flushTiny(float64(*t.QualityCPUS)))
+		}
+		if j.known {
+			j.toFirst = toFirst(t)
 		}
 		j.size = j.twin
 		n.jobs = append(n.jobs, j)
@@ -509,8 +513,10 @@ func (n *node) run(interval float64) {
 			if !j.done {
 				running = true
 				step = min(step, duration(j.left, j.served))
-				if j.toQuality > 0 {
-					step = min(step, j.toQuality/j.served)
+				for _, way := range []float64{j.toQuality, j.toFirst} {
+					if way > 0 {
+						step = min(step, way/j.served)
+					}
 				}
 			}
 		}
@@ -521,7 +527,9 @@ func (n *node) run(interval float64) {
 			if j.done {
 				continue
 			}
-			j.left, j.toQuality = after(j.left, j.served, step), after(j.toQuality, j.served, step)
+			for _, way := range []*float64{&j.left, &j.toQuality, &j.toFirst} {
+				*way = after(*way, j.served, step)
+			}
 			if j.left == 0 {
 				j.done, j.end = true, n.now+step
 			}

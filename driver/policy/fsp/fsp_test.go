@@ -47,6 +47,20 @@ func TestDecide(t *testing.T) {
 			tasks: []policy.Task{change(task("a", 30), func(t *policy.Task) { t.QualityCPUS = amount(1) }), task("b", 10)},
 			rules: []string{RulePreferred, RuleGuard}, cores: []float64{0.2 + 9.0/5, 2}, slack: 9,
 		}, {
+			name:  "first results first, within the slack",
+			tasks: []policy.Task{task("a", 30), change(task("b", 10), func(t *policy.Task) { t.CPUS, t.FairCPUS = 10, 10 })},
+			rules: []string{RulePreferred, RuleGuard}, cores: []float64{0.2 + 9.0/5, 2}, slack: 9,
+		}, {
+			name: "not after a tenth",
+			tasks: []policy.Task{
+				change(task("a", 27), func(t *policy.Task) { t.CPUS = 3 }), change(task("b", 10), func(t *policy.Task) { t.CPUS, t.FairCPUS = 10, 10 }),
+			},
+			rules: []string{RuleWait, RulePreferred}, cores: []float64{0.2, 3.8}, slack: 9,
+		}, {
+			name: "nor if completion is preferred", params: Params{Completion, 1, 0.1},
+			tasks: []policy.Task{task("a", 30), change(task("b", 10), func(t *policy.Task) { t.CPUS, t.FairCPUS = 10, 10 })},
+			rules: []string{RuleWait, RulePreferred}, cores: []float64{0.2, 3.8}, slack: 9,
+		}, {
 			name:  "quality passed",
 			tasks: []policy.Task{change(task("a", 30), func(t *policy.Task) { t.QualityCPUS = amount(0) }), task("b", 10)},
 			rules: []string{RuleWait, RulePreferred}, cores: []float64{0.2, 3.8}, slack: 9,

@@ -32,7 +32,7 @@ func Policy() policy.Policy {
 func Options() []policy.Option {
 	return []policy.Option{
 		{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer", Allowed: "`balanced`, `completion`, `quality`",
-			Doc: "Training tasks served first, as long as no task becomes late: those that finish soonest (`completion`: lowest mean), reach a good model soonest (`quality`), or either."},
+			Doc: "Training tasks served first, as long as no task becomes late: those that finish soonest (`completion`: lowest mean), reach a good model soonest (`quality`), or either, after the first results of all."},
 		{Name: "fsp_scaling", Kind: policy.KindNumber, Default: `0.5`, Param: "scaling", Allowed: "> 0, ≤ 1",
 			Doc: "Exponent p: on k cores a training task is assumed to be k^p times as fast as on one. 1: tasks run one after the other on all the CPU they can use; less: each task in front has a whole core first."},
 		{Name: "fsp_floor", Kind: policy.KindNumber, Default: `0.1`, Param: "floor", Allowed: "> 0, ≤ 1",
@@ -70,7 +70,8 @@ type Prefer string
 
 // Where the work to the quality point is unknown, the work to the end counts.
 const (
-	// Balanced orders by the work to the quality point or by v, whichever is less.
+	// Balanced orders by v, the work to the quality point, or early times that to the first results,
+	// whichever is least.
 	Balanced Prefer = "balanced"
 	// Completion orders by v.
 	Completion Prefer = "completion"
@@ -78,18 +79,41 @@ const (
 	Quality Prefer = "quality"
 )
 
+// A task gives first results after beginning, a part of its work: most training curves have half of
+// their improvement by then. With early = 1 they come 10 % sooner again, for a point of the mean.
+const beginning, early = 0.1, 2
+
+// toFirst returns the CPU-seconds to the first results of a task of known size, 0 after that.
+func toFirst(t policy.Task) float64 {
+	if t.Ended {
+		return 0
+	}
+	part := float64(beginning * (t.CPUS + *t.RemainingCPUS))
+	if first := part - float64(t.CPUS); first > part*rounding {
+		return first
+	}
+	return 0
+}
+
 func (p Prefer) compare(a, b *job) int {
 	need := func(j *job) (turn int, need float64) {
 		switch {
-		case p == Completion, p == Balanced && j.toQuality == 0:
-			return 0, j.twin
-		case p == Balanced:
-			return 0, min(j.toQuality, j.twin)
-		case j.toQuality > 0:
+		case p == Completion:
+		case j.toQuality > 0 && p == Quality:
 			return 0, j.toQuality
-		default:
+		case p == Quality:
 			return 1, j.twin
+		default:
+			need = j.twin
+			if j.toQuality > 0 {
+				need = min(need, j.toQuality)
+			}
+			if j.toFirst > 0 {
+				need = min(need, early*j.toFirst)
+			}
+			return 0, need
 		}
+		return 0, j.twin
 	}
 	turnA, needA := need(a)
 	turnB, needB := need(b)
