@@ -117,3 +117,37 @@ func TestFairFinish(t *testing.T) {
 		})
 	}
 }
+
+// TestWaits: a task that mostly waits, as for a GPU, is not slowed by four that use all CPU they get.
+func TestWaits(t *testing.T) {
+	for _, tc := range []struct{ policy, mode string }{{"auto", "weight"}, {"auto", "quota"}, {"flowcon", "weight"}, {"flowcon", "quota"}} {
+		t.Run(tc.policy+" "+tc.mode, func(t *testing.T) {
+			c := newCluster(t, newHarness(t), "exec", clusterOptions{settings: map[string]string{"policy": quote(tc.policy), "mode": quote(tc.mode)}})
+			k := shell("exec trainer -model logreg -threads 1 -steps 100000 -wait 20ms -every 5")
+			k.cpu = 400
+			waits := c.start(t, job{id: "waits", tasks: []task{k}})
+			speed := func() float64 {
+				reports := func(after int64) status.Status {
+					return c.waitStatus(t, waits, "train", "reporting", func(s status.Status) bool { return s.Step.Known() && s.Reports > after })
+				}
+				from := reports(0)
+				to := reports(from.Reports + 40)
+				return float64(to.Step-from.Step) / to.Updated.Sub(from.Updated).Seconds()
+			}
+			alone := speed()
+			for i := range 4 {
+				c.start(t, job{id: fmt.Sprint("spins-", i), tasks: []task{epochs(1e6)}})
+			}
+			first := c.waitStatus(t, waits, "train", "kept", func(s status.Status) bool {
+				return s.Node.Tasks == 5 && strings.Contains(s.Why, "it keeps what Nomad gave it")
+			})
+			time.Sleep(10 * time.Second) // some decisions
+			beside := speed()
+			s := c.waitStatus(t, waits, "train", "kept", func(s status.Status) bool { return strings.Contains(s.Why, "it keeps what Nomad gave it") })
+			t.Logf("%.1f steps/s alone, %.1f beside the others; demand %.2f, then %.2f cores", alone, beside, first.Fair.CapCores, s.Fair.CapCores)
+			must.Eq(t, status.Kernel{Shares: 400}, s.Limit.InForce)
+			must.Less(t, 0.4, float64(s.Fair.CapCores))
+			must.Greater(t, 0.4*alone, beside)
+		})
+	}
+}
