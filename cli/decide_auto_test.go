@@ -65,7 +65,7 @@ func TestDecide_badAuto(t *testing.T) {
 			`tasks[2].objective_s: is for services only, got 3 for a training task`,
 		}},
 		{strings.Replace(autoSnapshot, "{\n", `{"params": {"fsp": {"n": 3, "floor": 2}, "tolerance": 1, "service_share": 2}, `, 1), []string{
-			`params.fsp.n: unknown field, must be one of: prefer, scaling, floor`,
+			`params.fsp.n: unknown field, must be one of: prefer, floor`,
 			`params.fsp.floor: must be > 0 and ≤ 1, got 2`,
 			`params.service_share: must be > 0 and ≤ 1, got 2`,
 			`params.tolerance: must be > 0 and < 1, got 1`,

@@ -64,7 +64,7 @@ func TestDecide_badFSP(t *testing.T) {
 			`pool_cores: must be ≥ 0.001 and ≤ 1e+06, got 0`,
 			`tasks[0].quality_cpu_s: must be ≥ 0 and ≤ 1e+12, got 1e+13`,
 			`tasks[1].remaining_cpu_s: must be 0 or null for a task that has ended, got 5`,
-			`params.x: unknown field, must be one of: prefer, scaling, floor`,
+			`params.x: unknown field, must be one of: prefer, floor`,
 			`params.prefer: must be one of "balanced", "completion", "quality", got "fast"`,
 			`params.floor: must be > 0 and ≤ 1, got 0`,
 		}},

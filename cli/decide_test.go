@@ -30,7 +30,7 @@ const decideSnapshot = `{
 }`
 
 // taskFields are a task's fields in a node's snapshot.
-const taskFields = "id, kind, entitlement, limit, use, epoch, category_epoch, category, growth, progress, goal, value, acceptable, objective, state, tracked, objective_s, response_s, cap_cores, cpu_s, fair_cpu_s, remaining_cpu_s, quality_cpu_s, ended"
+const taskFields = "id, kind, entitlement, limit, use, epoch, category_epoch, category, growth, progress, goal, value, acceptable, objective, state, tracked, objective_s, response_s, cap_cores, overhead, cpu_s, fair_cpu_s, remaining_cpu_s, quality_cpu_s, ended"
 
 // decideWith returns the snapshot with one replacement.
 func decideWith(old, new string) string { return strings.Replace(decideSnapshot, old, new, 1) }

@@ -67,7 +67,7 @@ func TestFairFinish(t *testing.T) {
 			short := c.start(t, job{id: "short", tasks: []task{epochs(500)}})
 			c.waitStatus(t, short, "train", "of known size", known)
 			c.waitStatus(t, short, "train", "preferred", func(s status.Status) bool {
-				// Three quarters of two cores: more would gain little (fsp_scaling).
+				// Three quarters of two cores: more would gain little.
 				return s.Rule == "fsp.preferred" && s.Limit.InForce.Shares > 550 && !s.Fair.FairFinish.IsZero()
 			})
 			longPID, shortPID := c.pid(t, long, "train"), c.pid(t, short, "train")

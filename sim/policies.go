@@ -48,7 +48,6 @@ func presets() map[string]preset {
 	return map[string]preset{
 		"flowcon-published": {policy: "flowcon", estimator: growth.KindPublished, mode: plan.ModeQuota},
 		"fsp-completion":    {policy: "fsp", options: map[string]string{"fsp_prefer": `"completion"`}},
-		"fsp-linear":        {policy: "fsp", options: map[string]string{"fsp_prefer": `"completion"`, "fsp_scaling": "1"}},
 		"fsp-balanced":      {policy: "fsp", options: map[string]string{"fsp_prefer": `"balanced"`}},
 		"fsp-quality":       {policy: "fsp", options: map[string]string{"fsp_prefer": `"quality"`}},
 	}

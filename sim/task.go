@@ -78,6 +78,7 @@ type follower struct {
 	estimator growth.Estimator // nil if unused
 	estimate  growth.Estimate
 	work      *remaining.Estimator
+	pace      remaining.Pace
 	meter     growth.Gain
 	watcher   *target.Watcher // nil without targets
 	reached   policy.TargetState
@@ -269,6 +270,7 @@ func (t *task) look(now float64) {
 			break
 		}
 		taken++
+		f.pace.Add(r.at, r.cpu, r.step)
 		f.work.Add(remaining.Point{CPU: r.cpu, Step: r.step, Total: cmp.Or(t.Total, float64(t.Steps))})
 		if r.n > 0 {
 			value := r.value
@@ -361,6 +363,12 @@ func (t *task) snapshot(n *node, s *simulation) policy.Task {
 		p.State, p.Tracked, p.Value = f.reached, true, f.value
 	}
 	p.RemainingCPUS, p.QualityCPUS = t.sizes(s)
+	switch {
+	case s.v.exactSizes || s.sc.Sizes == scenario.Exact:
+		p.Overhead = &s.sc.Overhead
+	case t.follower != nil:
+		p.Overhead = t.follower.pace.Overhead()
+	}
 	t.known, t.knownAt = p.RemainingCPUS, t.used
 	return p
 }

@@ -88,6 +88,7 @@ func (t *task) size() (left, quality *policy.CPUSeconds) {
 func (t *task) withTwin(p policy.Task) policy.Task {
 	p.CapCores, p.CPUS, p.FairCPUS = t.fair.most, policy.CPUSeconds(t.usage.CPUSeconds), t.fair.cpu
 	p.RemainingCPUS, p.QualityCPUS = t.size()
+	p.Overhead = t.m.Overhead
 	return p
 }
 

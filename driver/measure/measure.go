@@ -50,6 +50,7 @@ type Measurement struct {
 	Remaining remaining.Estimate // of a training task
 	Work      remaining.State    // for a later process
 	Pace      policy.Cores       // CPU use while it reported, recently; 0 if unknown
+	Overhead  *float64           // of further cores (policy.Task.Overhead); nil if unknown
 
 	// Reached are the targets reached since the Observer started, in order.
 	Reached []target.Reached
@@ -314,8 +315,8 @@ func (o *Observer) take(reports []progress.Report, before float64, beforeAt time
 	for _, r := range reports {
 		o.work.Add(remaining.Point{CPU: o.cpu, Step: r.Step, Total: r.Total, PerEpoch: r.PerEpoch, StepOnly: r.StepOnly(), Bar: r.Bar})
 	}
-	o.pace.Add(seconds(o.cpuAt), o.cpu)
-	o.now.Pace = o.pace.Cores()
+	o.pace.Add(seconds(o.cpuAt), o.cpu, o.work.At())
+	o.now.Pace, o.now.Overhead = o.pace.Cores(), o.pace.Overhead()
 	last := reports[len(reports)-1]
 	step, total, ok := o.work.Position(o.cpu)
 	if !ok && last.StepOnly() {

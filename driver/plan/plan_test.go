@@ -110,10 +110,10 @@ func requests() *rapid.Generator[[]Request] {
 		reqs := make([]Request, n)
 		for i := range reqs {
 			reqs[i] = Request{
-				ID:      fmt.Sprint("task-", i),
-				Limit:   policy.Share(limit.Draw(t, "limit")),
+				ID:    fmt.Sprint("task-", i),
+				Limit: policy.Share(limit.Draw(t, "limit")),
 				Keeps: rapid.IntRange(0, 3).Draw(t, "measured") == 0,
-				Base:    limits.Limits{Shares: base.Draw(t, "base")},
+				Base:  limits.Limits{Shares: base.Draw(t, "base")},
 			}
 			if rapid.Bool().Draw(t, "hard") {
 				reqs[i].Base.QuotaCores = rapid.Float64Range(0, 16).Draw(t, "hard limit")

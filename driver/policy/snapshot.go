@@ -98,6 +98,9 @@ type Task struct {
 
 	// CapCores is the maximum CPU that the task can use; 0 means the pool (training).
 	CapCores Cores `json:"cap_cores" strict:"optional"`
+	// Overhead is how much more CPU time a step takes per further core: on k ≥ 1 cores
+	// 1 + Overhead·(k−1) times as much as on one; nil if unknown (training).
+	Overhead *float64 `json:"overhead" strict:"optional" doc:"how much more CPU time a step takes per further core, as a part of that on one; null if unknown"`
 	// CPUS is the CPU time used (training).
 	CPUS CPUSeconds `json:"cpu_s" strict:"optional" doc:"the CPU time used, in seconds"`
 	// FairCPUS is the CPU time the task would have used under fair sharing: its twin's (training).
@@ -221,6 +224,7 @@ func (t Task) validate(at func(string) string, errs *fields.Errors) {
 	known("objective_s", t.ObjectiveS, fields.Positive, "> 0")
 	known("response_s", t.ResponseS, fields.NonNegative, "≥ 0")
 	check("cap_cores", float64(t.CapCores), fields.NonNegative(t.CapCores), "≥ 0")
+	known("overhead", t.Overhead, fields.NonNegative, "≥ 0")
 	known("cpu_s", (*float64)(&t.CPUS), fields.NonNegative, "≥ 0")
 	known("fair_cpu_s", (*float64)(&t.FairCPUS), fields.NonNegative, "≥ 0")
 	known("remaining_cpu_s", (*float64)(t.RemainingCPUS), fields.NonNegative, "≥ 0")

@@ -260,6 +260,9 @@ func (e *Estimator) Position(cpu float64) (step, total float64, ok bool) {
 	return s.At.Step, total, true
 }
 
+// At returns the last step, in the trainer's unit, or by a bar in all its rounds.
+func (e *Estimator) At() float64 { return e.s.At.Step }
+
 // barTotal returns the step at which the task ends and its source, or why it is unknown,
 // after cpu CPU-seconds.
 func (e *Estimator) barTotal(cpu float64) (total float64, from Source, name string) {

@@ -372,18 +372,60 @@ func price(ms []Mark) float64 {
 	return (last.CPU - ms[from].CPU) / (last.Step - ms[from].Step)
 }
 
-// Pace is how much CPU a task uses in a second. The zero Pace knows nothing.
-type Pace struct{ marks []Mark } // whose steps are seconds
+// Pace is how much CPU a task uses in a second and for a step. The zero Pace knows nothing.
+type Pace struct {
+	marks         []Mark // whose steps are seconds
+	last          float64
+	single, multi spent // on one core, and on more
+}
 
-// Add adds a reading: CPU-seconds used, and the time in seconds.
-func (p *Pace) Add(at, cpu float64) {
+// spent are sums over the time between readings, the recent ones first.
+type spent struct{ readings, cpu, steps, seconds float64 }
+
+func (s *spent) add(cpu, steps, seconds float64) {
+	const keep = 0.97
+	s.readings, s.cpu, s.steps, s.seconds = s.readings*keep+1, s.cpu*keep+cpu, s.steps*keep+steps, s.seconds*keep+seconds
+}
+
+// Uses of CPU, in cores, that count as one and as more.
+const (
+	single = 1.15
+	multi  = 1.25
+)
+
+// Add adds a reading: CPU-seconds used, the time in seconds, and the last step.
+func (p *Pace) Add(at, cpu, step float64) {
 	if !fields.Finite(cpu) {
 		return
 	}
-	if n := len(p.marks); n > 0 && (cpu < p.marks[n-1].CPU || at < p.marks[n-1].Step) {
-		p.marks = p.marks[:0] // another process's, or the clock was set
+	n := len(p.marks)
+	if n > 0 && (cpu < p.marks[n-1].CPU || at < p.marks[n-1].Step) {
+		p.marks, n = p.marks[:0], 0 // another process's, or the clock was set
 	}
+	if n > 0 {
+		seconds, used, steps := at-p.marks[n-1].Step, cpu-p.marks[n-1].CPU, step-p.last
+		switch cores := used / seconds; {
+		case !(steps > 0 && seconds > 0 && used > 0):
+		case cores <= single:
+			p.single.add(used, steps, seconds)
+		case cores >= multi:
+			p.multi.add(used, steps, seconds)
+		}
+	}
+	p.last = step
 	p.marks = mark(p.marks, Mark{at, cpu})
+}
+
+// Overhead returns how much more CPU time a step takes per further core, as a part of that on one
+// (policy.Task.Overhead); nil until it has been seen on one core and on more.
+func (p *Pace) Overhead() *float64 {
+	const readings = 4.5 // of five, the older ones count less
+	if p.single.readings < readings || p.multi.readings < readings {
+		return nil
+	}
+	more := p.multi.cpu/p.multi.steps/(p.single.cpu/p.single.steps) - 1
+	o := max(more/(p.multi.cpu/p.multi.seconds-1), 0)
+	return &o
 }
 
 // Cores returns the use over the newer half of the time, in cores; 0 if unknown.

@@ -20,20 +20,49 @@ var nan, inf = math.NaN(), math.Inf(1)
 func TestPace(t *testing.T) {
 	var p Pace
 	must.Zero(t, p.Cores())
-	p.Add(100, 0)
+	p.Add(100, 0, nan)
 	must.Zero(t, p.Cores(), must.Sprint("one reading"))
 	for second := range 40 { // a core for ten seconds, then a tenth
-		p.Add(101+float64(second), min(float64(second)+1, 10)+max(float64(second)-9, 0)/10)
+		p.Add(101+float64(second), min(float64(second)+1, 10)+max(float64(second)-9, 0)/10, nan)
 	}
 	must.InDelta(t, 0.1, float64(p.Cores()), 1e-9)
-	p.Add(141, nan)
+	p.Add(141, nan, nan)
 	must.InDelta(t, 0.1, float64(p.Cores()), 1e-9)
-	p.Add(142, 1)
+	p.Add(142, 1, nan)
 	must.Zero(t, p.Cores(), must.Sprint("another process"))
-	p.Add(152, 6)
+	p.Add(152, 6, nan)
 	must.Eq(t, 0.5, float64(p.Cores()))
-	p.Add(102, 7)
+	p.Add(102, 7, nan)
 	must.Zero(t, p.Cores(), must.Sprint("the clock was set"))
+}
+
+// A step's price on one core and on more shows the overhead of further cores.
+func TestPace_overhead(t *testing.T) {
+	run := func(p *Pace, seconds int, cores, perStep float64) {
+		at, cpu, step := 0.0, 0.0, p.last
+		if n := len(p.marks); n > 0 {
+			at, cpu = p.marks[n-1].Step, p.marks[n-1].CPU
+		}
+		for range seconds {
+			at, cpu, step = at+1, cpu+cores, step+cores/perStep
+			p.Add(at, cpu, step)
+		}
+	}
+	var p Pace
+	run(&p, 10, 0.5, 0.1)
+	run(&p, 4, 2, 0.13)
+	must.Nil(t, p.Overhead(), must.Sprint("too few readings on two cores"))
+	run(&p, 6, 2, 0.13)
+	must.InDelta(t, 0.3, *p.Overhead(), 1e-9)
+	run(&p, 20, 1.2, 1)
+	must.InDelta(t, 0.3, *p.Overhead(), 1e-9, must.Sprint("neither one core nor more"))
+	run(&p, 100, 1, 0.2) // another phase
+	must.Zero(t, *p.Overhead())
+
+	var same Pace
+	same.last = 7
+	run(&same, 50, 2, math.Inf(1))
+	must.Nil(t, same.Overhead(), must.Sprint("no steps"))
 }
 
 // feed reports steps first … last by the stride, each costing `per` CPU-seconds from

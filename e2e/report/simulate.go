@@ -48,7 +48,7 @@ const seeds = 30
 // Knowledge of sizes only matters to fair finish, so other policies run once. Policies for jobs are
 // omitted if there are services.
 var (
-	ours    = []string{"auto", "fsp-completion", "fsp-linear"}
+	ours    = []string{"auto", "fsp-completion"}
 	others  = []string{"flowcon", "flowcon-published", "las", "equal", "srpt"}
 	placed  = []string{"auto@relocate", "fsp-completion@relocate", "auto@alg4", "flowcon@alg4", "specon"}
 	serving = []string{"auto", "flowcon", "flowcon-published", "equal", "dqoes"}

@@ -165,9 +165,9 @@ func requests(tasks []policy.Task, out policy.Outcome) []plan.Request {
 }
 
 func TestCheckParams(t *testing.T) {
-	p := Params{Fsp: fsp.Params{Prefer: "speed", Scaling: 2, Floor: 2}, ServiceShare: 0, Tolerance: 1}
+	p := Params{Fsp: fsp.Params{Prefer: "speed", Floor: 2}, ServiceShare: 0, Tolerance: 1}
 	must.EqError(t, CheckParams(p), "fsp.prefer: must be one of \"balanced\", \"completion\", \"quality\", got \"speed\"\n"+
-		"fsp.scaling: must be > 0 and ≤ 1, got 2\nfsp.floor: must be > 0 and ≤ 1, got 2\nservice_share: must be > 0 and ≤ 1, got 0\ntolerance: must be > 0 and < 1, got 1")
+		"fsp.floor: must be > 0 and ≤ 1, got 2\nservice_share: must be > 0 and ≤ 1, got 0\ntolerance: must be > 0 and < 1, got 1")
 }
 
 func TestPolicy_Configure(t *testing.T) {

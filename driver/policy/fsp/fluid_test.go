@@ -203,7 +203,7 @@ func decided(t must.T, p Params) divide {
 				continue
 			}
 			task := policy.Task{
-				ID: x.id, Entitlement: x.weight, CapCores: policy.Cores(x.cap),
+				ID: x.id, Entitlement: x.weight, Overhead: new(float64), CapCores: policy.Cores(x.cap),
 				CPUS: policy.CPUSeconds(x.used), FairCPUS: policy.CPUSeconds(x.fair), Ended: x.finish > 0,
 			}
 			if wrong := cmp.Or(x.wrong, 1) * math.Exp2(x.noise*noise.NormFloat64()); !x.unknown && !task.Ended {

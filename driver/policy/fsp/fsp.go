@@ -151,6 +151,7 @@ type job struct {
 	left, toQuality float64 // r, and its part up to the quality point
 	toFirst         float64 // and up to the first results
 	served          float64 // the task's rate
+	whole           float64 // cores that it has before the next one gets any
 	done            bool
 	rule            string
 	end             float64 // time of its end
@@ -210,6 +211,7 @@ func newNode(s policy.Snapshot, p Params) *node {
 		j.size = j.twin
 		n.jobs = append(n.jobs, j)
 	}
+	n.whole(s.Tasks)
 	return n
 }
 
@@ -440,36 +442,60 @@ func (n *node) serveKnown(free *float64, seconds float64) {
 	n.prefer(preferred, rooms, free, seconds, false)
 }
 
-// portion returns the fraction of the pool for the i-th of m tasks in order of preference: the
-// division with the least mean completion if a task on k cores is k^p times as fast as on one
-// (heSRPT: Berg, Vesilo and Harchol-Balter, Performance Evaluation 2020). With p = 1 the first task
-// has all.
-func (p Params) portion(i, m int) float64 {
-	behind := func(i int) float64 {
-		if i == m || p.Scaling == 1 && i > 0 {
-			return 0
-		}
-		return math.Pow(float64(m-i)/float64(m), 1/(1-p.Scaling))
+// pays is what a further core must add to a task's speed, in cores' worth, to be given to it before
+// the next task gets one.
+const pays = 0.7
+
+// wholeCores returns how many whole cores of the pool pay for a task with that overhead. Threads that
+// take turns on a core lose nothing, so one always does.
+func wholeCores(overhead, pool float64) float64 {
+	const linear = 1e-3
+	if overhead < linear {
+		return pool
 	}
-	return behind(i) - behind(i+1)
+	speed := func(k float64) float64 { return k / (1 + overhead*(k-1)) }
+	k := 1.0
+	for k < pool && speed(k+1)-speed(k) >= pays {
+		k++
+	}
+	return k
 }
 
-// wholeCore is served to a task before the next one gets any: threads that take turns on a core
-// lose nothing.
-const wholeCore = 1
+// whole sets how many whole cores each task has before the next one in order gets any. The overhead of
+// a task that has not shown it is the median of those that have; until one has, a single core pays.
+func (n *node) whole(tasks []policy.Task) {
+	var known []float64
+	for _, t := range tasks {
+		if t.Overhead != nil && !t.Ended {
+			known = append(known, *t.Overhead)
+		}
+	}
+	slices.Sort(known)
+	for i := range n.jobs {
+		j := &n.jobs[i]
+		switch own := tasks[j.task].Overhead; {
+		case own != nil:
+			j.whole = wholeCores(*own, n.pool)
+		case len(known) > 0:
+			j.whole = wholeCores(known[len(known)/2], n.pool)
+		default:
+			j.whole = 1
+		}
+	}
+}
 
-// prefer gives the free cores to the preferred tasks, indices in order, in turn: to each its
-// portion, or all.
-func (n *node) prefer(preferred []int, rooms []float64, free *float64, seconds float64, portions bool) {
-	guarded, pool := false, *free
-	for i, p := range preferred {
+// prefer gives the free cores to the preferred tasks, indices in order, in turn: to each its whole
+// cores or an equal part, whichever is more, or all.
+func (n *node) prefer(preferred []int, rooms []float64, free *float64, seconds float64, parts bool) {
+	guarded, equal := false, *free/float64(len(preferred))
+	for _, p := range preferred {
 		if *free <= n.pool*rounding {
 			break
 		}
 		j := n.order[p]
 		cores := *free
-		if portions {
-			cores = min(cores, max(wholeCore, pool*n.params.portion(i, len(preferred))))
+		if parts {
+			cores = min(cores, max(j.whole, equal))
 		}
 		meant := cores
 		for k, front := range n.order[:p] {

@@ -19,7 +19,7 @@ func amount(x float64) *policy.CPUSeconds { c := policy.CPUSeconds(x); return &c
 
 // task returns a new task of known size, without a quality point.
 func task(id string, left float64) policy.Task {
-	return policy.Task{ID: id, Entitlement: 1, RemainingCPUS: amount(left)}
+	return policy.Task{ID: id, Entitlement: 1, RemainingCPUS: amount(left), Overhead: new(float64)}
 }
 
 func TestDecide(t *testing.T) {
@@ -43,7 +43,7 @@ func TestDecide(t *testing.T) {
 			name: "the shorter first, a floor for the other", tasks: []policy.Task{task("a", 30), task("b", 10)},
 			rules: []string{RuleWait, RulePreferred}, cores: []float64{0.2, 3.8}, slack: 9,
 		}, {
-			name: "quality first, within the slack", params: Params{Quality, 1, 0.1},
+			name: "quality first, within the slack", params: Params{Quality, 0.1},
 			tasks: []policy.Task{change(task("a", 30), func(t *policy.Task) { t.QualityCPUS = amount(1) }), task("b", 10)},
 			rules: []string{RulePreferred, RuleGuard}, cores: []float64{0.2 + 9.0/5, 2}, slack: 9,
 		}, {
@@ -57,7 +57,7 @@ func TestDecide(t *testing.T) {
 			},
 			rules: []string{RuleWait, RulePreferred}, cores: []float64{0.2, 3.8}, slack: 9,
 		}, {
-			name: "nor if completion is preferred", params: Params{Completion, 1, 0.1},
+			name: "nor if completion is preferred", params: Params{Completion, 0.1},
 			tasks: []policy.Task{task("a", 30), change(task("b", 10), func(t *policy.Task) { t.CPUS, t.FairCPUS = 10, 10 })},
 			rules: []string{RuleWait, RulePreferred}, cores: []float64{0.2, 3.8}, slack: 9,
 		}, {
@@ -65,7 +65,7 @@ func TestDecide(t *testing.T) {
 			tasks: []policy.Task{change(task("a", 30), func(t *policy.Task) { t.QualityCPUS = amount(0) }), task("b", 10)},
 			rules: []string{RuleWait, RulePreferred}, cores: []float64{0.2, 3.8}, slack: 9,
 		}, {
-			name: "by the ratio of entitlements", params: Params{Completion, 1, 1},
+			name: "by the ratio of entitlements", params: Params{Completion, 1},
 			tasks: []policy.Task{change(task("a", 30), func(t *policy.Task) { t.Entitlement = 3 }), task("b", 10)},
 			rules: []string{RuleWait, RuleWait}, cores: []float64{3, 1},
 		}, {
@@ -109,7 +109,6 @@ func TestDecide(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.params.Prefer == "" {
 				tc.params = DefaultParams()
-				tc.params.Scaling = 1
 			}
 			s := policy.Snapshot{NowS: 100, PoolCores: 4, IntervalS: 5, Tasks: tc.tasks}
 			must.NoError(t, s.Validate())
@@ -131,7 +130,7 @@ func TestDecide(t *testing.T) {
 // The finish times of task and twin, and the twin's rate.
 func TestDecide_finish(t *testing.T) {
 	s := policy.Snapshot{NowS: 1000, PoolCores: 2, Tasks: []policy.Task{task("a", 30), task("b", 10)}}
-	out := Decide(s, Params{Completion, 1, least}).Tasks
+	out := Decide(s, Params{Completion, least}).Tasks
 	for i, want := range [][2]float64{{1020, 1020}, {1010, 1005}} {
 		must.InDelta(t, want[0], *out[i].FairFinishS, 1e-6)
 		must.InDelta(t, want[1], *out[i].FinishS, 1e-6)
@@ -169,7 +168,6 @@ func snapshots(t *rapid.T) (policy.Snapshot, Params) {
 	}
 	p := Params{
 		Prefer:  rapid.SampledFrom([]Prefer{Balanced, Completion, Quality}).Draw(t, "prefer"),
-		Scaling: rapid.SampledFrom([]float64{5e-324, 0.5, 1}).Draw(t, "scaling"),
 		Floor:   rapid.SampledFrom([]float64{5e-324, 0.1, 1}).Draw(t, "floor"),
 	}
 	must.NoError(t, s.Validate())
@@ -177,26 +175,33 @@ func snapshots(t *rapid.T) (policy.Snapshot, Params) {
 	return s, p
 }
 
-// Tasks whose threads wait for each other are served concurrently: whole cores first, the rest by
-// heSRPT.
-func TestDecide_scaling(t *testing.T) {
+// Tasks whose threads wait for each other are served concurrently: whole cores first, as many as pay,
+// the rest in equal parts.
+func TestDecide_overhead(t *testing.T) {
+	of := func(overheads ...float64) []float64 { return overheads }
 	for _, tc := range []struct {
-		scaling, pool float64
-		tasks         int
-		cores         []float64
+		pool      float64
+		overheads []float64 // < 0: unknown
+		cores     []float64
 	}{
-		{1, 2, 3, []float64{2, 0, 0}},
-		{0.5, 2, 3, []float64{10. / 9, 8. / 9, 0}},
-		{0.5, 2, 5, []float64{1, 1, 0, 0, 0}},
-		{0.5, 2, 2, []float64{1.5, 0.5}},
-		{0.5, 8, 2, []float64{6, 2}},
-		{0.5, 8, 4, []float64{3.5, 2.5, 1.5, 0.5}},
+		{2, of(0, 0, 0), of(2, 0, 0)},
+		{2, of(0.3, 0.3, 0.3), of(1, 1, 0)},
+		{2, of(-1, -1, -1), of(1, 1, 0)},
+		{2, of(0.3, 0.3), of(1, 1)},
+		{8, of(-1, -1), of(4, 4)},
+		{8, of(0.1, 0.1, 0.1, 0.1, 0.1), of(2, 2, 2, 2, 0)},
+		{8, of(0.05, 0.05, 0.05, 0.05), of(4, 4, 0, 0)},
+		{2, of(-1, 0, -1, 0.3, 0), of(2, 0, 0, 0, 0)}, // the median of those that are known
+		{2, of(-1, 0.3, 0, 0.3), of(1, 1, 0, 0)},
 	} {
 		s := policy.Snapshot{NowS: 1, PoolCores: policy.Cores(tc.pool), IntervalS: 1}
-		for i := range tc.tasks {
+		for i, o := range tc.overheads {
 			s.Tasks = append(s.Tasks, task(string(rune('a'+i)), 1000+float64(i)))
+			if s.Tasks[i].Overhead = nil; o >= 0 {
+				s.Tasks[i].Overhead = &o
+			}
 		}
-		for i, d := range Decide(s, Params{Completion, tc.scaling, 1e-9}).Tasks {
+		for i, d := range Decide(s, Params{Completion, 1e-9}).Tasks {
 			must.InDelta(t, tc.cores[i], tc.pool*float64(*d.Limit), 1e-6, must.Sprint(tc, d.ID))
 		}
 	}

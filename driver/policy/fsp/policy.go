@@ -33,8 +33,6 @@ func Options() []policy.Option {
 	return []policy.Option{
 		{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer", Allowed: "`balanced`, `completion`, `quality`",
 			Doc: "Training tasks served first, as long as no task becomes late: those that finish soonest (`completion`: lowest mean), reach a good model soonest (`quality`), or either, after the first results of all."},
-		{Name: "fsp_scaling", Kind: policy.KindNumber, Default: `0.5`, Param: "scaling", Allowed: "> 0, ≤ 1",
-			Doc: "Exponent p: on k cores a training task is assumed to be k^p times as fast as on one. 1: tasks run one after the other on all the CPU they can use; less: each task in front has a whole core first."},
 		{Name: "fsp_floor", Kind: policy.KindNumber, Default: `0.1`, Param: "floor", Allowed: "> 0, ≤ 1",
 			Doc: "Minimum CPU of a training task, as a fraction of its fair share."},
 	}
@@ -43,21 +41,16 @@ func Options() []policy.Option {
 type Params struct {
 	// Prefer is the order in which slack is spent.
 	Prefer Prefer `json:"prefer" strict:"optional"`
-	// Scaling is p in (0, 1]: a task on k cores counts as k^p times as fast as on one.
-	Scaling float64 `json:"scaling" strict:"optional"`
 	// Floor is the guaranteed fraction of the twin's rate, in (0, 1].
 	Floor float64 `json:"floor" strict:"optional"`
 }
 
-func DefaultParams() Params { return Params{Prefer: Balanced, Scaling: 0.5, Floor: 0.1} }
+func DefaultParams() Params { return Params{Prefer: Balanced, Floor: 0.1} }
 
 func CheckParams(p Params) error {
 	var errs fields.Errors
 	if !slices.Contains([]Prefer{Balanced, Completion, Quality}, p.Prefer) {
 		errs.Add("prefer", `must be one of "balanced", "completion", "quality", got %q`, string(p.Prefer))
-	}
-	if !(p.Scaling > 0 && p.Scaling <= 1) {
-		errs.Add("scaling", "must be > 0 and ≤ 1, got %v", p.Scaling)
 	}
 	if !(p.Floor > 0 && p.Floor <= 1) {
 		errs.Add("floor", "must be > 0 and ≤ 1, got %v", p.Floor)

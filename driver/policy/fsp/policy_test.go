@@ -57,7 +57,7 @@ func TestPolicy_checks(t *testing.T) {
 func TestPolicy_Configure(t *testing.T) {
 	d, err := Policy().Configure(nil)
 	must.NoError(t, err)
-	must.Eq(t, `{"prefer":"balanced","scaling":0.5,"floor":0.1}`, string(d.Params))
+	must.Eq(t, `{"prefer":"balanced","floor":0.1}`, string(d.Params))
 	_, err = Policy().Configure(map[string]json.RawMessage{"fsp_prefer": json.RawMessage(`"x"`), "fsp_floor": json.RawMessage("2")})
 	must.EqError(t, err, "fsp_prefer: must be one of \"balanced\", \"completion\", \"quality\", got \"x\"\nfsp_floor: must be > 0 and ≤ 1, got 2")
 }

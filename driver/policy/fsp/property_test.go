@@ -37,7 +37,6 @@ func loads(t *rapid.T) ([]load, Params) {
 	}
 	return out, Params{
 		Prefer:  rapid.SampledFrom([]Prefer{Balanced, Completion, Quality}).Draw(t, "prefer"),
-		Scaling: rapid.SampledFrom([]float64{0.5, 1}).Draw(t, "scaling"),
 		Floor:   rapid.OneOf(rapid.SampledFrom([]float64{1e-6, 0.1, 1}), rapid.Float64Range(0.01, 1)).Draw(t, "floor"),
 	}
 }
@@ -113,7 +112,7 @@ func TestFluid_fair(t *testing.T) {
 	all := jobs(1, 12, 0.5)
 	f := fluid{pool: 2}
 	fair, _ := f.run(all, fairSharing)
-	ends, _ := f.run(all, decided(t, Params{Quality, 1, 1}))
+	ends, _ := f.run(all, decided(t, Params{Quality, 1}))
 	for i := range all {
 		must.InDelta(t, fair[i], ends[i], 1e-3)
 	}
@@ -124,7 +123,7 @@ func TestFluid_completion(t *testing.T) {
 	plain := func(seed uint64) []load { return jobs(seed, 12, 0.5) }
 	best := compare(40, fluid{pool: 2}, plain, srpt)
 	for _, tc := range []struct{ floor, within float64 }{{least, 0.03}, {0.1, 0.06}} {
-		got := compare(40, fluid{pool: 2}, plain, func() divide { return decided(t, Params{Completion, 1, tc.floor}) })
+		got := compare(40, fluid{pool: 2}, plain, func() divide { return decided(t, Params{Completion, tc.floor}) })
 		t.Logf("floor %v: mean %+.1f %%, SRPT %+.1f %%", tc.floor, 100*got.mean, 100*best.mean)
 		must.LessEq(t, (1+best.mean)*(1+tc.within), 1+got.mean)
 		must.LessEq(t, 1+exact, got.worst)

@@ -61,7 +61,7 @@ func TestFigures(t *testing.T) {
 		}
 	}
 	with := func(p Prefer, floor float64) func() divide {
-		return func() divide { return decided(t, Params{p, 1, floor}) }
+		return func() divide { return decided(t, Params{p, floor}) }
 	}
 	same := func(*rand.Rand, *load) {}
 	usual := fluid{interval: 20}
