@@ -38,7 +38,7 @@ func TestQueries(t *testing.T) {
 
 // Policies accept the agent's defaults, list departures, and have only known options.
 func TestAll(t *testing.T) {
-	must.Len(t, 11, Options())
+	must.Len(t, 10, Options())
 	for _, p := range All() {
 		d, err := p.Configure(nil)
 		must.NoError(t, err, must.Sprint(p.Name))
