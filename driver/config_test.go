@@ -57,7 +57,7 @@ func TestConfigDefaults(t *testing.T) {
 			must.Eq(t, "weight", s.Mode)
 			must.Eq(t, "robust", s.Estimator)
 			must.Eq(t, `{"alpha":"adaptive","beta":2}`, string(s.Policies["flowcon"]))
-			must.Eq(t, 20*time.Second, s.Interval)
+			must.Eq(t, 5*time.Second, s.Interval)
 			must.Eq(t, reaper{enabled: true, period: 5 * time.Minute, grace: 5 * time.Minute}, s.reaper)
 			must.Eq(t, 4*time.Minute, s.imageGC(), must.Sprint("Nomad's 3m and one for the removal"))
 			gc := s.inner["gc"].(map[string]any)

@@ -109,7 +109,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.SetOutput(stderr)
 	fs.StringVar(&o.what, "what", "both", "what is measured: plugin (its own CPU with many tasks), lone (the CPU of a task alone on its node) or both")
 	fs.StringVar(&o.out, "out", "out", "`directory` for overhead.json")
-	fs.DurationVar(&o.interval, "interval", 20*time.Second, "the plugin's option `interval`")
+	fs.DurationVar(&o.interval, "interval", 5*time.Second, "the plugin's option `interval`")
 	fs.IntVar(&o.tasks, "tasks", 100, "`number` of tasks while the plugin is measured; each needs about 40 MB")
 	fs.IntVar(&o.rounds, "rounds", 2, "`number` of measurements of the plugin per policy")
 	fs.DurationVar(&o.settle, "settle", 20*time.Second, "`time` between all tasks' first status after a restart and the measurement; must include the first pictures")

@@ -21,7 +21,7 @@ func TestParse(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, "both", o.what)
 	must.Eq(t, 5, o.tasks)
-	must.Eq(t, 20*time.Second, o.interval)
+	must.Eq(t, 5*time.Second, o.interval)
 	must.True(t, filepath.IsAbs(o.out))
 	must.Eq(t, "5s", o.given["window"])
 	must.Eq(t, "15s", o.given["window-lone"])

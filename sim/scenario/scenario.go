@@ -217,7 +217,7 @@ func sorted(attributes hclsyntax.Attributes) []string {
 }
 
 const (
-	defaultIntervalS = 20
+	defaultIntervalS = 5
 	defaultMaxS      = 300
 	defaultMoveS     = 5 // SpeCon: saving and resuming takes less than 5 s
 	defaultMedianS   = 200

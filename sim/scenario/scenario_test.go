@@ -21,7 +21,7 @@ func TestParse(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, "ten", s.Name)
 	must.Eq(t, Estimated, s.Sizes)
-	must.Eq(t, 20, s.IntervalS)
+	must.Eq(t, 5, s.IntervalS)
 	must.Eq(t, 300, s.MaxS)
 	must.Eq(t, 1, s.Nodes[0].Count)
 	must.Eq(t, 26, s.PoolCores())
@@ -59,7 +59,7 @@ func TestParse_errors(t *testing.T) {
 		{"mode", node + jobs + "mode = \"none\"\n", `mode: must be one of weight, quota, got "none"`},
 		{"placement", node + jobs + "placement = \"left-hand\"\n", "placement: must be one of spread, binpack, alg4, relocate"},
 		{"interval", node + jobs + "interval_s = -5\n", "interval_s: must be > 0, got -5"},
-		{"max interval", node + jobs + "max_interval_s = 5\n", "max_interval_s: must be ≥ interval_s = 20, got 5"},
+		{"max interval", node + jobs + "max_interval_s = 4\n", "max_interval_s: must be ≥ interval_s = 5, got 4"},
 		{"contention", node + jobs + "contention = -1\n", "contention: must be ≥ 0, got -1"},
 		{"arrivals", node + "workload \"generated\" {\n jobs = 3\n arrive_s = [1]\n}\n", "workload generated.arrive_s: must have a moment for each of 3 jobs, got 1"},
 		{"an arrival", node + "workload \"generated\" {\n jobs = 1\n arrive_s = [-1]\n}\n", "workload generated.arrive_s[0]: must be ≥ 0, got -1"},
