@@ -83,7 +83,7 @@ func (d *Driver) keepRun(t *task, last measure.Measurement) {
 	case <-d.ctx.Done():
 		return
 	}
-	run := last.Work.Run(last.CPU)
+	run := last.Run(last.CPU)
 	if !t.complete(run) {
 		return
 	}

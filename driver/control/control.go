@@ -434,7 +434,7 @@ func (c *Controller) remove(ctx context.Context, id string, succeeded bool) (end
 	now := time.Now()
 	t.refresh(now)
 	t.readUsage()
-	ended = Ended{Reported: c.reportEnd(t, now, succeeded), Run: t.m.Work.Run(t.usage.CPUSeconds)}
+	ended = Ended{Reported: c.reportEnd(t, now, succeeded), Run: t.m.Run(t.usage.CPUSeconds)}
 	c.show(t, now, true)
 	c.count(t)
 	c.opts.Metrics.EventsDropped.Add(float64(t.show.Waiting()))

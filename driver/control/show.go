@@ -86,6 +86,7 @@ func (t *task) fairStatus() status.Fair {
 	if left != nil && t.m.Pace > 0 {
 		f.RemainingS = status.Number(float64(*left) / float64(t.m.Pace))
 	}
+	f.Overhead = number(t.m.Overhead)
 	f.AheadCPUS = status.Number(t.fair.used - t.fair.cpu)
 	if t.fair.most > 0 {
 		f.CapCores = status.Number(t.fair.most)

@@ -137,7 +137,7 @@ func TestQualityPoint(t *testing.T) {
 		n.start(line)
 		n.start(other)
 		step := 0
-		n.seconds(80, behaviour{line: func() (float64, string) {
+		n.seconds(90, behaviour{line: func() (float64, string) {
 			step++
 			return 1, fmt.Sprintf("step=%d/100 loss=%g", step, 1-float64(step)/200)
 		}, other: learner(0.005, 1, 0.01)})

@@ -9,6 +9,7 @@
 package measure
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"math"
@@ -83,6 +84,13 @@ type Config struct {
 	Work      remaining.Declared // declared size of a training task
 	Every     time.Duration      // polling interval
 	Resume    Resume
+}
+
+// Run returns the cost of the whole run of a task that ended after cpu CPU-seconds.
+func (m Measurement) Run(cpu float64) remaining.Run {
+	run := m.Work.Run(cpu)
+	run.Overhead = m.Overhead
+	return run
 }
 
 // Resume is the state of an earlier process.
@@ -239,6 +247,7 @@ func (o *Observer) publish() {
 		}
 		o.now.Remaining = o.work.Estimate(o.cpu, o.curve())
 		o.now.Work = o.work.State()
+		o.now.Overhead = cmp.Or(o.pace.Overhead(), o.work.Earlier().Overhead)
 	}
 	m := o.now
 	o.latest.Store(&m)
@@ -316,7 +325,7 @@ func (o *Observer) take(reports []progress.Report, before float64, beforeAt time
 		o.work.Add(remaining.Point{CPU: o.cpu, Step: r.Step, Total: r.Total, PerEpoch: r.PerEpoch, StepOnly: r.StepOnly(), Bar: r.Bar})
 	}
 	o.pace.Add(seconds(o.cpuAt), o.cpu, o.work.At())
-	o.now.Pace, o.now.Overhead = o.pace.Cores(), o.pace.Overhead()
+	o.now.Pace = o.pace.Cores()
 	last := reports[len(reports)-1]
 	step, total, ok := o.work.Position(o.cpu)
 	if !ok && last.StepOnly() {

@@ -278,6 +278,26 @@ func TestObserver_remaining(t *testing.T) {
 	})
 }
 
+// What an earlier run has shown of further cores counts until the task has shown it itself.
+func TestObserver_overhead(t *testing.T) {
+	in(t, func(t *testing.T) {
+		earlier := 0.4
+		k := observe(t, Config{})
+		must.Nil(t, k.report(1).Overhead)
+		k.Earlier(remaining.Run{CPUS: 100, Overhead: &earlier})
+		for range 10 {
+			must.Eq(t, earlier, *k.report(1).Overhead)
+		}
+		var m Measurement
+		for range 10 { // on two and a half cores, on which a step takes a quarter more CPU time
+			k.set(func() { k.cpu += 1.5 })
+			m = k.report(1, 1)
+		}
+		must.InDelta(t, 0.25/1.5, *m.Overhead, 1e-9)
+		must.Eq(t, *m.Overhead, *m.Run(m.CPU).Overhead)
+	})
+}
+
 // The way to the objective counts if the curve reaches it before the end. The quality
 // point is passed at the acceptable target.
 func TestObserver_remainingToTargets(t *testing.T) {

@@ -68,6 +68,8 @@ type Assumption struct {
 type Run struct {
 	CPUS  float64 `json:"cpu_s"`
 	Steps float64 `json:"steps,omitempty"` // in the trainer's unit; 0 if not reported
+	// Overhead is of further cores (policy.Task.Overhead); nil if unknown.
+	Overhead *float64 `json:"overhead,omitempty"`
 }
 
 // Point is a report, with the CPU-seconds used when it was read. 0 or NaN mean unknown.
@@ -159,6 +161,9 @@ type Estimator struct {
 
 // Recall sets the cost of an earlier run.
 func (e *Estimator) Recall(run Run) { e.declared.Earlier = run }
+
+// Earlier returns the cost of an earlier run; the zero Run if none is known.
+func (e *Estimator) Earlier() Run { return e.declared.Earlier }
 
 // New returns an Estimator that continues from a state; the zero State is a new task.
 func New(d Declared, s State) *Estimator {

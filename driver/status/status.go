@@ -136,6 +136,7 @@ type Fair struct {
 	QualityCPUS   Number    `json:"quality_cpu_s"`        // to the acceptable target, else to 75 % of the work; 0 once reached or on a plateau
 	Source        string    `json:"remaining_from"`       // its basis: `steps`, `epochs`, `meta`, `assumed` (command or environment), `earlier` (a previous run), `objective` (the curve); empty if unknown
 	Why           string    `json:"remaining_why"`        // the same in a sentence
+	Overhead      Number    `json:"overhead"`             // how much more CPU time a step takes per further core, as a part of that on one
 	AheadCPUS     Number    `json:"ahead_cpu_s"`          // used beyond its fair share; negative if less
 	CapCores      Number    `json:"cap_cores"`            // most cores that it can use: its runnable threads
 	Finish        time.Time `json:"finish,omitzero"`      // expected end
@@ -218,7 +219,7 @@ type Node struct {
 // NoFair is what is known of a task without a twin: nothing.
 func NoFair() Fair {
 	u := Unknown()
-	return Fair{RemainingCPUS: u, RemainingS: u, QualityCPUS: u, AheadCPUS: u, CapCores: u}
+	return Fair{RemainingCPUS: u, RemainingS: u, QualityCPUS: u, Overhead: u, AheadCPUS: u, CapCores: u}
 }
 
 func blank() Status {

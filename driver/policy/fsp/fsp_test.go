@@ -167,8 +167,8 @@ func snapshots(t *rapid.T) (policy.Snapshot, Params) {
 		}
 	}
 	p := Params{
-		Prefer:  rapid.SampledFrom([]Prefer{Balanced, Completion, Quality}).Draw(t, "prefer"),
-		Floor:   rapid.SampledFrom([]float64{5e-324, 0.1, 1}).Draw(t, "floor"),
+		Prefer: rapid.SampledFrom([]Prefer{Balanced, Completion, Quality}).Draw(t, "prefer"),
+		Floor:  rapid.SampledFrom([]float64{5e-324, 0.1, 1}).Draw(t, "floor"),
 	}
 	must.NoError(t, s.Validate())
 	must.NoError(t, Check(s, p))

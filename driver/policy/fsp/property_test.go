@@ -36,8 +36,8 @@ func loads(t *rapid.T) ([]load, Params) {
 		}
 	}
 	return out, Params{
-		Prefer:  rapid.SampledFrom([]Prefer{Balanced, Completion, Quality}).Draw(t, "prefer"),
-		Floor:   rapid.OneOf(rapid.SampledFrom([]float64{1e-6, 0.1, 1}), rapid.Float64Range(0.01, 1)).Draw(t, "floor"),
+		Prefer: rapid.SampledFrom([]Prefer{Balanced, Completion, Quality}).Draw(t, "prefer"),
+		Floor:  rapid.OneOf(rapid.SampledFrom([]float64{1e-6, 0.1, 1}), rapid.Float64Range(0.01, 1)).Draw(t, "floor"),
 	}
 }
 

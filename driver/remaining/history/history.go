@@ -15,9 +15,12 @@ import (
 	"math"
 	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/remaining"
+	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
 const (
@@ -57,10 +60,17 @@ const (
 	Signal = "EBBTIDE_EARLIER"
 )
 
-// Text encodes a run: "cpu_s=50 steps=100 arguments=…".
+// Text encodes a run: "cpu_s=50 steps=100 arguments=… overhead=0.3"; without the last part if that is
+// unknown.
 func (k Key) Text(run remaining.Run) string {
-	return fmt.Sprintf("cpu_s=%.6g steps=%.6g arguments=%s", run.CPUS, run.Steps, k.Arguments)
+	text := fmt.Sprintf("cpu_s=%.6g steps=%.6g arguments=%s", run.CPUS, run.Steps, k.Arguments)
+	if run.Overhead != nil {
+		text += fmt.Sprintf(overhead+"%.3g", *run.Overhead)
+	}
+	return text
 }
+
+const overhead = " overhead="
 
 // ErrOther means that a run had other arguments.
 var ErrOther = errors.New("a run with other arguments")
@@ -68,6 +78,12 @@ var ErrOther = errors.New("a run with other arguments")
 // Parse decodes Text. The error wraps ErrOther if the run had another key.
 func (k Key) Parse(text string) (run remaining.Run, err error) {
 	var arguments string
+	if _, after, ok := strings.Cut(text, overhead); ok {
+		run.Overhead = new(float64)
+		if *run.Overhead, err = strconv.ParseFloat(after, 64); err != nil {
+			return remaining.Run{}, fmt.Errorf("overhead: must be a number, got %.200q", after)
+		}
+	}
 	if _, err := fmt.Sscanf(text, "cpu_s=%g steps=%g arguments=%s", &run.CPUS, &run.Steps, &arguments); err != nil {
 		return remaining.Run{}, fmt.Errorf("reading a run, such as %q, from %.200q: %w", "cpu_s=50 steps=100 arguments=0a1b", text, err)
 	}
@@ -145,6 +161,9 @@ func (r record) validate() error {
 	}
 	if !(r.Steps >= 0) || math.IsInf(r.Steps, 0) {
 		return fmt.Errorf("steps: must be ≥ 0, got %v", r.Steps)
+	}
+	if r.Overhead != nil && !fields.NonNegative(*r.Overhead) {
+		return fmt.Errorf("overhead: must be ≥ 0, got %v", *r.Overhead)
 	}
 	return nil
 }

@@ -64,6 +64,25 @@ func TestHistory(t *testing.T) {
 	must.Eq(t, remaining.Run{CPUS: 5}, run)
 }
 
+// A run's text is read by drivers that know no overhead, and theirs by this one.
+func TestText(t *testing.T) {
+	k, o := key("mlp"), 0.25
+	for _, run := range []remaining.Run{{CPUS: 50}, {CPUS: 50, Steps: 100}, {CPUS: 50, Steps: 100, Overhead: &o}} {
+		text := k.Text(run)
+		read, err := k.Parse(text)
+		must.NoError(t, err)
+		must.Eq(t, run, read)
+		must.StrHasPrefix(t, fmt.Sprintf("cpu_s=50 steps=%v arguments=%s", run.Steps, k.Arguments), text)
+	}
+	whole := k.Text(remaining.Run{CPUS: 50})
+	for _, bad := range []string{"", "cpu_s=50", whole + " overhead=", whole + " overhead=-1", whole + " overhead=NaN", whole + " overhead=1 more"} {
+		_, err := k.Parse(bad)
+		must.Error(t, err, must.Sprint(bad))
+	}
+	_, err := key("other").Parse(strings.Replace(whole, k.Arguments, Arguments("other"), 1))
+	must.ErrorIs(t, err, ErrOther)
+}
+
 func TestHistory_bounded(t *testing.T) {
 	at := t.TempDir()
 	dir := private.Open(at)
