@@ -50,7 +50,7 @@ func (n *node) advance(s *simulation) {
 		return
 	}
 	for _, t := range n.tasks {
-		t.run(n.at, s.now, n.pace(s, t), s.poll)
+		t.run(n.at, s.now, n.pace(t), s.poll)
 		s.used += t.rate * dt
 	}
 	n.at = s.now
@@ -70,10 +70,10 @@ func (n *node) advance(s *simulation) {
 
 // pace returns a task's work per second; threads wait for each other, so each further core adds
 // less.
-func (n *node) pace(s *simulation, t *task) float64 {
+func (n *node) pace(t *task) float64 {
 	pace := t.rate * n.speed
 	if t.rate > 1 {
-		pace /= 1 + float64(s.sc.Overhead*(t.rate-1))
+		pace /= 1 + float64(t.Overhead*(t.rate-1))
 	}
 	return pace
 }
@@ -109,7 +109,7 @@ func (n *node) due(s *simulation) float64 {
 		if t.reached {
 			return n.at
 		}
-		if pace := n.pace(s, t); pace > 0 {
+		if pace := n.pace(t); pace > 0 {
 			next = min(next, n.at+t.left()/pace)
 			if t.Objective != nil { // it ends on the first report that reaches the objective
 				if x, _, ok := t.next(); ok {

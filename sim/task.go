@@ -365,7 +365,7 @@ func (t *task) snapshot(n *node, s *simulation) policy.Task {
 	p.RemainingCPUS, p.QualityCPUS = t.sizes(s)
 	switch {
 	case s.v.exactSizes || s.sc.Sizes == scenario.Exact:
-		p.Overhead = &s.sc.Overhead
+		p.Overhead = &t.Overhead
 	case t.follower != nil:
 		p.Overhead = t.follower.pace.Overhead()
 	}

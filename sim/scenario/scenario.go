@@ -59,7 +59,7 @@ type Scenario struct {
 	IntervalS  float64  `hcl:"interval_s,optional"` // as in an agent's configuration
 	MaxS       float64  `hcl:"max_interval_s,optional"`
 	Contention float64  `hcl:"contention,optional"` // relative slowdown by a second running task
-	Overhead   float64  `hcl:"overhead,optional"`   // a job on r > 1 cores is r/(1 + overhead·(r − 1)) times as fast as on one
+	Overhead   float64  `hcl:"overhead,optional"`   // see workload.Job
 	MoveS      float64  `hcl:"move_s,optional"`     // downtime of a move, cost of a suspension
 	Local      bool     `hcl:"local,optional"`      // a suspended job goes on on its node only
 	SizeError  *float64 `hcl:"size_error,optional"` // jobs come with a duration, wrong by 2 to a normal power of this σ
@@ -89,13 +89,15 @@ type Workload struct {
 	ArriveS  []float64 `hcl:"arrive_s,optional"`
 	CapCores []float64 `hcl:"cap_cores,optional"`
 	Weights  []float64 `hcl:"weights,optional"`
-	Asks     bool      `hcl:"asks,optional"`
-	Steps    int       `hcl:"steps,optional"`
-	Reports  int       `hcl:"reports,optional"`
-	Noise    *float64  `hcl:"noise,optional"`
-	Targets  bool      `hcl:"targets,optional"`
-	Totals   []float64 `hcl:"totals,optional"`
-	List     int       `hcl:"list,optional"`
+	// Overheads are the jobs' by arrival, repeated; none for the scenario's.
+	Overheads []float64 `hcl:"overheads,optional"`
+	Asks      bool      `hcl:"asks,optional"`
+	Steps     int       `hcl:"steps,optional"`
+	Reports   int       `hcl:"reports,optional"`
+	Noise     *float64  `hcl:"noise,optional"`
+	Targets   bool      `hcl:"targets,optional"`
+	Totals    []float64 `hcl:"totals,optional"`
+	List      int       `hcl:"list,optional"`
 }
 
 // Service is a service with a response-time target.
@@ -353,6 +355,9 @@ func (s Scenario) validate() error {
 				errs.Add(fields.Index(path+".weights", i), "must be ≥ 0.01 and ≤ 100, got %v", x)
 			}
 		}
+		for i, x := range w.Overheads {
+			least(fields.Index(path+".overheads", i), x)
+		}
 		for i, x := range w.Totals {
 			positive(fields.Index(path+".totals", i), x)
 		}
@@ -408,6 +413,13 @@ func (s Scenario) Jobs(data fs.FS, seed uint64) ([]workload.Job, error) {
 		}, workload.Data{FS: data}, seed+uint64(i)<<32)
 		if err != nil {
 			return nil, err
+		}
+		overheads := w.Overheads
+		if len(overheads) == 0 {
+			overheads = []float64{s.Overhead}
+		}
+		for k := range jobs {
+			jobs[k].Overhead = overheads[k%len(overheads)]
 		}
 		if len(s.Workloads) > 1 {
 			for k := range jobs {

@@ -22,6 +22,7 @@ type Job struct {
 	WorkCPUS float64
 	CapCores float64 // the most it can use; 0 for the whole node
 	AskCores float64 // must be free on its node
+	Overhead float64 // on r > 1 cores it is r/(1 + Overhead·(r − 1)) times as fast as on one
 	Weight   float64 // relative entitlement
 
 	// Of a training job: it counts Steps, and reports along Curve with noise of σ = Noise,
