@@ -51,9 +51,9 @@ func TestDecide(t *testing.T) {
 			tasks: []policy.Task{task("a", 30), change(task("b", 10), func(t *policy.Task) { t.CPUS, t.FairCPUS = 10, 10 })},
 			rules: []string{RulePreferred, RuleGuard}, cores: []float64{0.2 + 9.0/5, 2}, slack: 9,
 		}, {
-			name: "not after a tenth",
+			name: "not after an eighth",
 			tasks: []policy.Task{
-				change(task("a", 27), func(t *policy.Task) { t.CPUS = 3 }), change(task("b", 10), func(t *policy.Task) { t.CPUS, t.FairCPUS = 10, 10 }),
+				change(task("a", 26.25), func(t *policy.Task) { t.CPUS = 3.75 }), change(task("b", 10), func(t *policy.Task) { t.CPUS, t.FairCPUS = 10, 10 }),
 			},
 			rules: []string{RuleWait, RulePreferred}, cores: []float64{0.2, 3.8}, slack: 9,
 		}, {

@@ -63,8 +63,7 @@ type Prefer string
 
 // Where the work to the quality point is unknown, the work to the end counts.
 const (
-	// Balanced orders by v, the work to the quality point, or early times that to the first results,
-	// whichever is least.
+	// Balanced orders by v or the work to the quality point or to the first results, whichever is least.
 	Balanced Prefer = "balanced"
 	// Completion orders by v.
 	Completion Prefer = "completion"
@@ -72,9 +71,9 @@ const (
 	Quality Prefer = "quality"
 )
 
-// A task gives first results after beginning, a part of its work: most training curves have half of
-// their improvement by then. With early = 1 they come 10 % sooner again, for a point of the mean.
-const beginning, early = 0.1, 2
+// beginning is the part of its work after which a task gives first results: most training curves have
+// half of their improvement by then.
+const beginning = 1.0 / 8
 
 // toFirst returns the CPU-seconds to the first results of a task of known size, 0 after that.
 func toFirst(t policy.Task) float64 {
@@ -102,7 +101,7 @@ func (p Prefer) compare(a, b *job) int {
 				need = min(need, j.toQuality)
 			}
 			if j.toFirst > 0 {
-				need = min(need, early*j.toFirst)
+				need = min(need, j.toFirst)
 			}
 			return 0, need
 		}

@@ -51,8 +51,8 @@ func why(t policy.Task, d policy.Decision, s policy.Snapshot, p Prefer) string {
 
 func needs(t policy.Task, p Prefer) string {
 	twin := t.CPUS + *t.RemainingCPUS - t.FairCPUS
-	if first := toFirst(t); p == Balanced && first > 0 && early*first <= float64(twin) && (t.QualityCPUS == nil || *t.QualityCPUS == 0 || early*first <= float64(*t.QualityCPUS)) {
-		return fmt.Sprintf("%.4g CPU-seconds to its first results, a tenth of its work", first)
+	if first := toFirst(t); p == Balanced && first > 0 && first <= float64(twin) && (t.QualityCPUS == nil || *t.QualityCPUS == 0 || first <= float64(*t.QualityCPUS)) {
+		return fmt.Sprintf("%.4g CPU-seconds to its first results, an eighth of its work", first)
 	}
 	if p != Completion && t.QualityCPUS != nil && *t.QualityCPUS > 0 && (p == Quality || *t.QualityCPUS <= twin) {
 		return fmt.Sprintf("%.4g CPU-seconds to its quality point", *t.QualityCPUS)
