@@ -171,7 +171,7 @@ func (t *task) explanation(mode plan.Mode) string {
 	}
 	text := t.decision.Why
 	if t.modest > 0 {
-		text = fmt.Sprintf("it uses %.2g cores at most, its fair share is %.2g: it keeps what Nomad gave it", float64(t.fair.most), float64(t.modest))
+		text = fmt.Sprintf("it uses %.2g cores at most, its fair share is %.2g: it keeps what Nomad gave it", float64(t.fair.least), float64(t.modest))
 	}
 	if t.m.Estimate.Why != "" {
 		text += "; growth: " + t.m.Estimate.Why

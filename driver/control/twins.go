@@ -36,6 +36,7 @@ type fair struct {
 	cpu   policy.CPUSeconds
 	used  policy.CPUSeconds // by the task at the last update
 	most  policy.Cores      // the task's cap; 0 = none
+	least policy.Cores      // what it seems to need; 0 = unknown
 	over  time.Time         // end of the twin, if before the task's; else zero
 	first policy.CPUSeconds // the first estimate of the task's size; 0 = none
 	seen  bool              // present at the last update
@@ -54,8 +55,7 @@ const (
 	maxGhosts = 1000
 	// minCap is the minimum cap: a blocked task must not count as unable to run.
 	minCap policy.Cores = 0.05
-	// capDecay is the decay of a task's cap per sample while it is a core or more: a task has phases,
-	// and its threads wait for each other, so a task that gets little CPU seems to want less.
+	// capDecay bounds the fall of a task's cap per sample: a task has phases.
 	capDecay = 0.9
 )
 
@@ -151,7 +151,8 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 	w.dirty = true
 }
 
-// learnCap estimates how many cores the task could use (limits.Threads.Demand).
+// learnCap estimates how many cores the task could use, between the bounds that its threads show
+// (limits.Threads.Demand): the bounds of a starved task are far apart, and prove nothing.
 func (t *task) learnCap(now time.Time) {
 	was := t.fair.last
 	old := now.Sub(was.at)
@@ -162,17 +163,27 @@ func (t *task) learnCap(now time.Time) {
 	if was.at.IsZero() || len(t.fair.last.threads) == 0 {
 		return
 	}
+	least, most := t.fair.last.threads.Demand(was.threads, old)
 	// Threads that have exited are missing, but their use is not.
-	most := policy.Cores(max(t.fair.last.threads.Demand(was.threads, old), (t.usage.CPUSeconds-was.used)/old.Seconds()))
-	if kept := t.fair.most * capDecay; kept >= 1 {
-		most = max(most, kept)
-	} else if t.fair.most > 0 && most < 1 {
-		most = (most + t.fair.most) / 2
-	}
-	t.fair.most = max(most, minCap)
+	least = max(least, (t.usage.CPUSeconds-was.used)/old.Seconds())
+	fallen := min(t.fair.most, max(policy.Cores(most), t.fair.most*capDecay))
+	t.fair.most = max(policy.Cores(least), fallen, minCap)
+	t.fair.least = smooth(t.fair.least, policy.Cores(least))
 	if quota := policy.Cores(t.base.QuotaCores); quota > 0 {
-		t.fair.most = min(t.fair.most, quota)
+		t.fair.most, t.fair.least = min(t.fair.most, quota), min(t.fair.least, quota)
 	}
+}
+
+// smooth is the demand after a sample. Above a core it falls slowly, because threads that wait for each
+// other seem to need less as soon as they get less.
+func smooth(was, sample policy.Cores) policy.Cores {
+	switch kept := was * capDecay; {
+	case kept >= 1:
+		return max(sample, kept)
+	case was > 0 && sample < 1:
+		return max((sample+was)/2, minCap)
+	}
+	return max(sample, minCap)
 }
 
 // idleTime returns the machine's idle time in core-seconds, and whether it is known.

@@ -204,6 +204,35 @@ func TestTwinCap(t *testing.T) {
 	})(t)
 }
 
+// Threads that wait for each other sleep while one of them waits for a CPU: a starved task seems to
+// want less, and its twin must not be slowed by that. A single thread shows what it wants.
+func TestTwinCap_starved(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, func(*Options) {})
+		pair, single := n.task("pair"), n.task("single")
+		n.start(pair)
+		n.start(single)
+		learn, other := learner(0.1, 2, 0), learner(0.1, 1, 0)
+		n.seconds(30, behaviour{
+			pair:   func() (float64, string) { pair.thread(1, 1, 0); pair.thread(2, 1, 0); return learn() },
+			single: func() (float64, string) { single.thread(1, 1, 0); return other() },
+		})
+		must.InDelta(t, 2, float64(n.c.find(pair.ID).fair.most), 0.01)
+		must.InDelta(t, 1, float64(n.c.find(single.ID).fair.most), 0.01)
+		n.seconds(120, behaviour{
+			pair: func() (float64, string) {
+				pair.thread(1, 0.02, 0.4)
+				pair.thread(2, 0.02, 0.98)
+				_, line := learn()
+				return 0.04, line
+			},
+			single: func() (float64, string) { single.thread(1, 0.2, 0.4); _, line := other(); return 0.2, line },
+		})
+		must.InDelta(t, 2, float64(n.c.find(pair.ID).fair.most), 0.01)
+		must.InDelta(t, 1.0/3, float64(n.c.find(single.ID).fair.most), 0.02)
+	})(t)
+}
+
 func TestLateBecause(t *testing.T) {
 	of := func(first policy.CPUSeconds, most policy.Cores) string {
 		task := &task{usage: limits.Usage{CPUSeconds: 100}, fair: fair{first: first, most: most}}

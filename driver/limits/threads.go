@@ -43,18 +43,29 @@ func (c *Cgroup) Threads() Threads {
 }
 
 // Demand returns how many cores the threads would have used since an earlier reading, which is so old,
-// if each had always got one at once: the time in which a thread waits for a CPU is not its own.
-func (t Threads) Demand(was Threads, old time.Duration) (cores float64) {
+// if each had always got one at once: the time in which a thread waits for a CPU is not its own. It is
+// least if no thread slept because another one waited, and most if each slept for no other reason: the
+// same for a single thread.
+func (t Threads) Demand(was Threads, old time.Duration) (least, most float64) {
+	since, waits := make([]Thread, 0, len(t)), time.Duration(0)
 	for id, d := range t {
 		if before := was[id]; before.Run <= d.Run && before.Wait <= d.Wait {
 			d.Run, d.Wait = d.Run-before.Run, d.Wait-before.Wait
 		} // smaller values mean that the ID was reused
-		switch own := old - d.Wait; {
-		case own > d.Run:
-			cores += float64(d.Run) / float64(own)
-		case d.Run+d.Wait > 0:
-			cores++
+		since = append(since, d)
+		waits += d.Wait
+	}
+	part := func(run, own time.Duration) float64 {
+		if own > run {
+			return float64(run) / float64(own)
+		}
+		return 1
+	}
+	for _, d := range since {
+		if d.Run+d.Wait > 0 {
+			least += part(d.Run, old-d.Wait)
+			most += part(d.Run, old-waits)
 		}
 	}
-	return cores
+	return least, most
 }

@@ -30,7 +30,7 @@ func TestKernel_threads(t *testing.T) {
 	during(t, 2, tasks[0], tasks[1])
 	took := time.Since(start)
 	for i, now := range look() {
-		could := now.Demand(before[i], took)
+		could, _ := now.Demand(before[i], took)
 		t.Logf("task %d could have used %.2f cores", i, could)
 		if i == 3 {
 			must.Less(t, 0.2, could)
@@ -59,8 +59,22 @@ func TestThreads_demand(t *testing.T) {
 		"another's number":             {second(9, 0), second(3, 0), 0.5},
 		"more than a clock's accuracy": {second(0, 0), second(6.1, 0.1), 1},
 	} {
-		must.InDelta(t, tc.want, Threads{1: tc.is}.Demand(Threads{1: tc.was}, 6*time.Second), 1e-9, must.Sprint(name))
+		least, most := Threads{1: tc.is}.Demand(Threads{1: tc.was}, 6*time.Second)
+		must.InDelta(t, tc.want, least, 1e-9, must.Sprint(name))
+		must.InDelta(t, tc.want, most, 1e-9, must.Sprint(name))
 	}
-	both := Threads{1: second(6, 0), 2: second(2, 0)}
-	must.InDelta(t, 4.0/3, both.Demand(Threads{3: second(5, 5)}, 6*time.Second), 1e-9)
+	for name, tc := range map[string]struct {
+		a, b        Thread
+		least, most float64
+	}{
+		"neither waits":          {second(6, 0), second(2, 0), 4.0 / 3, 4.0 / 3},
+		"one waits, one sleeps":  {second(1, 4), second(1, 0), 1.0/2 + 1.0/6, 1.0/2 + 1.0/2},
+		"they wait in turn":      {second(0.1, 3), second(0.1, 2.8), 0.1/3 + 0.1/3.2, 2 * 0.1 / 0.2},
+		"one does nothing":       {second(1, 3), second(0, 0), 1.0 / 3, 1.0 / 3},
+		"both wait all the time": {second(0.1, 5.9), second(0.1, 5.9), 2, 2},
+	} {
+		least, most := Threads{1: tc.a, 2: tc.b}.Demand(Threads{3: second(5, 5)}, 6*time.Second)
+		must.InDelta(t, tc.least, least, 1e-9, must.Sprint(name))
+		must.InDelta(t, tc.most, most, 1e-9, must.Sprint(name))
+	}
 }
