@@ -23,7 +23,7 @@ func departures() []policy.Departure {
 			Why:       "no timer is needed",
 		}, {
 			Published: "a job's speed is proportional to its part of the server",
-			Ours:      "tasks in front have whole cores, as many as pay by the overhead that they have shown; the rest is divided equally",
+			Ours:      "tasks in front have whole cores, as many as pay by the overhead that they have shown, then equal parts; heSRPT's until one has",
 			Why:       "threads of one task wait for each other",
 		}, {
 			Published: "a job can use the whole server",

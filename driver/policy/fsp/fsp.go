@@ -151,7 +151,7 @@ type job struct {
 	left, toQuality float64 // r, and its part up to the quality point
 	toFirst         float64 // and up to the first results
 	served          float64 // the task's rate
-	whole           float64 // cores that it has before the next one gets any
+	whole           float64 // cores that pay for it, before the next one gets any; 0 if unknown
 	done            bool
 	rule            string
 	end             float64 // time of its end
@@ -462,7 +462,7 @@ func wholeCores(overhead, pool float64) float64 {
 }
 
 // whole sets how many whole cores each task has before the next one in order gets any. The overhead of
-// a task that has not shown it is the median of those that have; until one has, a single core pays.
+// a task that has not shown it is the median of those that have.
 func (n *node) whole(tasks []policy.Task) {
 	var known []float64
 	for _, t := range tasks {
@@ -478,24 +478,35 @@ func (n *node) whole(tasks []policy.Task) {
 			j.whole = wholeCores(*own, n.pool)
 		case len(known) > 0:
 			j.whole = wholeCores(known[len(known)/2], n.pool)
-		default:
-			j.whole = 1
 		}
 	}
 }
 
+// portion returns the part of the pool for the i-th of m tasks in order of preference whose overhead is
+// unknown: the division with the least mean completion if k cores are √k times as fast as one
+// (heSRPT: Berg, Vesilo and Harchol-Balter, Performance Evaluation 2020), which is between those that
+// scale and those that do not.
+func portion(i, m int) float64 {
+	behind := func(i int) float64 { return float64((m-i)*(m-i)) / float64(m*m) }
+	return behind(i) - behind(i+1)
+}
+
 // prefer gives the free cores to the preferred tasks, indices in order, in turn: to each its whole
-// cores or an equal part, whichever is more, or all.
+// cores or an equal part, whichever is more; if unknown, a core or its portion; or all.
 func (n *node) prefer(preferred []int, rooms []float64, free *float64, seconds float64, parts bool) {
-	guarded, equal := false, *free/float64(len(preferred))
-	for _, p := range preferred {
+	guarded, all := false, *free
+	for i, p := range preferred {
 		if *free <= n.pool*rounding {
 			break
 		}
 		j := n.order[p]
 		cores := *free
 		if parts {
-			cores = min(cores, max(j.whole, equal))
+			part := max(j.whole, all/float64(len(preferred)))
+			if j.whole == 0 {
+				part = max(1, all*portion(i, len(preferred)))
+			}
+			cores = min(cores, part)
 		}
 		meant := cores
 		for k, front := range n.order[:p] {

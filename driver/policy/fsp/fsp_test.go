@@ -176,7 +176,7 @@ func snapshots(t *rapid.T) (policy.Snapshot, Params) {
 }
 
 // Tasks whose threads wait for each other are served concurrently: whole cores first, as many as pay,
-// the rest in equal parts.
+// the rest in equal parts; by heSRPT while nothing is known.
 func TestDecide_overhead(t *testing.T) {
 	of := func(overheads ...float64) []float64 { return overheads }
 	for _, tc := range []struct {
@@ -186,9 +186,9 @@ func TestDecide_overhead(t *testing.T) {
 	}{
 		{2, of(0, 0, 0), of(2, 0, 0)},
 		{2, of(0.3, 0.3, 0.3), of(1, 1, 0)},
-		{2, of(-1, -1, -1), of(1, 1, 0)},
+		{2, of(-1, -1, -1), of(10.0/9, 8.0/9, 0)},
 		{2, of(0.3, 0.3), of(1, 1)},
-		{8, of(-1, -1), of(4, 4)},
+		{8, of(-1, -1), of(6, 2)},
 		{8, of(0.1, 0.1, 0.1, 0.1, 0.1), of(2, 2, 2, 2, 0)},
 		{8, of(0.05, 0.05, 0.05, 0.05), of(4, 4, 0, 0)},
 		{2, of(-1, 0, -1, 0.3, 0), of(2, 0, 0, 0, 0)}, // the median of those that are known
