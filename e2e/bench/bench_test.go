@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 		"-mode=hard":         `-mode: must be weight, quota or both, got "hard"`,
 		"-seeds=0":           "-seeds: must be ≥ 1, got 0",
 		"-interval=100ms":    "-interval: must be from 1s to 1m, got 100ms",
-		"-length=5s":         "-length: must be ≥ ten intervals, 20s, got 5s",
+		"-length=5s":         "-length: must be ≥ ten intervals, 50s, got 5s",
 		"-threads=0":         "-threads: must be from 1 to 64, got 0",
 		"-scale=NaN":         "-scale: must be from 0.05 to 100, got NaN",
 		"-cases=odd":         `-cases: must be of varied, reachable, unreachable, got "odd"`,

@@ -5,7 +5,7 @@
 // FlowCon papers (train), in PyTorch and containers (torch), with targets (tradl), on services
 // with response times (dqoes), on all kinds on one node (auto), and on four nodes with and without
 // the shim (cluster), each against the same tasks without limits. It needs root and cgroups, and
-// leaves nothing behind. A seed takes 5 minutes (auto) to an hour (train, both modes).
+// leaves nothing behind. A seed takes 5 minutes (auto) to an hour (train).
 //
 // torch needs Debian's python3-torch and docker.io. Its containers run torch/train.py in an empty
 // image with the host's /usr mounted read-only, and with OMP_WAIT_POLICY=passive: idle threads of
