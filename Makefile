@@ -57,7 +57,7 @@ $(EBBTIDE_NOMAD): | e2e/nomad/go.mod
 docs: ## regenerate the tables of docs/reference.md
 	$(GO) test ./internal/reference -run TestReference -update
 
-demo: ## six training jobs on a real Nomad, with and without Ebbtide's policy, and who lost (4 minutes, root)
+demo: ## ten training jobs on a real Nomad, with and without Ebbtide's policy, and who lost (6 minutes, root)
 	@tools/setup demo
 	@$(MAKE) --no-print-directory build nomad
 	$(GO) run ./e2e/demo

@@ -5,8 +5,10 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/demo/result"
 )
 
 func TestParse(t *testing.T) {
@@ -111,6 +114,31 @@ func TestJobs(t *testing.T) {
 		must.InDelta(t, j.At.Seconds()/2, half[i].At.Seconds(), 1e-6)
 		must.InDelta(t, j.Pool/2, half[i].Pool, 1e-9)
 	}
+}
+
+func TestExpected(t *testing.T) {
+	run := func(policy string, jobs int, end float64) (r result.Run) {
+		r.Policy = policy
+		for i := range jobs {
+			r.Jobs = append(r.Jobs, result.Job{Name: fmt.Sprint("job", i), Started: 0.1, Finished: end})
+		}
+		return r
+	}
+	put := func(e result.Experiment) string {
+		file := filepath.Join(t.TempDir(), "demo.json")
+		data, err := json.Marshal(e)
+		must.NoError(t, err)
+		must.NoError(t, os.WriteFile(file, data, 0o644))
+		return file
+	}
+	pair := func(jobs int, with float64) result.Pair {
+		return result.Pair{None: run(none, jobs, 100), With: run("auto", jobs, with)}
+	}
+	e := result.Experiment{Cores: 2, Pairs: []result.Pair{pair(jobCount, 80), pair(jobCount, 90), pair(jobCount, 70)}}
+	must.Eq(t, ": 3 seeds changed the mean time to end by -30.0 % to -10.0 %", expected(put(e)))
+	e.Pairs = []result.Pair{pair(jobCount, 80), pair(jobCount-1, 90)} // another mix's
+	must.Eq(t, "", expected(put(e)))
+	must.Eq(t, "", expected(filepath.Join(t.TempDir(), "none.json")))
 }
 
 func TestRelevant(t *testing.T) {

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command demo runs six training jobs of mixed models and lengths on a real Nomad, then the same
+// Command demo runs ten training jobs of mixed models and lengths on a real Nomad, then the same
 // jobs and seeds under policy "none", and prints the results and the jobs that lost. It needs root
 // and cgroups, but not Docker; use `make demo`.
 package main
@@ -81,7 +81,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.mode, "mode", "weight", "how limits are enforced: weight or quota")
 	fs.StringVar(&o.interval, "interval", "2s", "initial `interval` of the policy")
 	fs.Uint64Var(&o.seed, "seed", 1, "`seed` of the jobs, or the first of -seeds")
-	fs.IntVar(&o.seeds, "seeds", 1, "`number` of seeds, about four minutes each; several give distributions")
+	fs.IntVar(&o.seeds, "seeds", 1, "`number` of seeds, about six minutes each; several give distributions")
 	fs.IntVar(&o.port, "port", 0, "`port` of the Nomad UI on 127.0.0.1; 0 for a free one")
 	fs.Float64Var(&o.scale, "scale", 1, "`factor` for the jobs' lengths and the times between them")
 	fs.BoolVar(&o.keep, "keep", o.keep, "leave Nomad running at the end (also KEEP=1)")

@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/ebbtide/ebbtide/e2e/demo/chart"
 	"github.com/ebbtide/ebbtide/e2e/demo/result"
 	"github.com/ebbtide/ebbtide/e2e/demo/view"
+	"github.com/ebbtide/ebbtide/e2e/harness"
 	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
@@ -52,6 +54,32 @@ func (d *demo) again() error {
 	return d.show(e)
 }
 
+// published are the project's own runs, below its root.
+const published = "docs/results/demo.json"
+
+// expected says what earlier runs of the same jobs have shown, "" if the file has none.
+func expected(file string) string {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	var e result.Experiment
+	if err := json.Unmarshal(data, &e); err != nil {
+		return ""
+	}
+	var means []float64
+	for _, p := range e.Pairs {
+		if c, err := result.Compare(p, e.Cores); err == nil && len(c.With.Jobs) == jobCount {
+			means = append(means, c.Summary.Time(metrics.Completion).Ratio.Mean)
+		}
+	}
+	if len(means) < 2 {
+		return ""
+	}
+	slices.Sort(means)
+	return fmt.Sprintf(": %d seeds changed the mean time to end by %s to %s", len(means), view.Change(means[0]), view.Change(means[len(means)-1]))
+}
+
 // show prints the summary of the last pair, and of all if there are several, and draws the first
 // pair.
 func (d *demo) show(e result.Experiment) error {
@@ -74,7 +102,8 @@ func (d *demo) show(e result.Experiment) error {
 		}
 		d.screen.Logf("%s", b.String())
 	} else if d.seeds == 1 {
-		d.screen.Logf("This is one run with one seed; others come out differently. For distributions: go run ./e2e/demo -seeds 10")
+		root, _ := harness.FindRoot() // without it nothing is expected
+		d.screen.Logf("This is one run with one seed; others come out differently%s. For distributions: go run ./e2e/demo -seeds 10", expected(filepath.Join(root, published)))
 	}
 	picture, err := chart.Draw(e.Pairs[0], e)
 	if err != nil {

@@ -184,7 +184,7 @@ func (e allResults) demoResult() (string, error) {
 	}
 	for _, s := range all {
 		if s.Policy != s.Base {
-			return fmt.Sprintf("`make demo`, six jobs, Ebbtide %s, %s: mean end %s %%, last end %s %%, worst %.2f; %.0f %% of the jobs were slower.", e.demo.Version,
+			return fmt.Sprintf("`make demo`, %d jobs, %d seeds, Ebbtide %s, %s: mean end %s %%, last end %s %%, worst %.2f; %.0f %% of the jobs were slower.", len(e.demo.Pairs[0].With.Jobs), len(e.demo.Pairs), e.demo.Version,
 				e.demo.Time.Format("2006-01-02"), change(s.Time(metrics.Completion).Ratio), change(s.Time(metrics.Makespan).Ratio), s.Ratio.Max, 100*s.Slower), nil
 		}
 	}

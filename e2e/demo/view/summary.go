@@ -92,9 +92,11 @@ func Summary(c result.Comparison, look Look) string {
 
 // Outcome summarises all runs in a phrase.
 func Outcome(s metrics.Summary) string {
-	return fmt.Sprintf("mean time to end %s under %s, worst job × %.2f",
-		strings.TrimSpace(signed(s.Time(metrics.Completion).Ratio.Mean-1)), s.Policy, s.Ratio.Max)
+	return fmt.Sprintf("mean time to end %s under %s, worst job × %.2f", Change(s.Time(metrics.Completion).Ratio.Mean), s.Policy, s.Ratio.Max)
 }
+
+// Change formats a ratio as a change in percent.
+func Change(ratio float64) string { return strings.TrimSpace(signed(ratio - 1)) }
 
 // verdict names winners and losers.
 func verdict(c result.Comparison, look Look) string {
