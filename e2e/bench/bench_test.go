@@ -46,6 +46,8 @@ func TestParse(t *testing.T) {
 		"-jobs=3,0":          `-jobs: must be whole numbers from 1 to 100, got "0"`,
 		"-jobs=":             "-jobs: must name a number",
 		"-cases=":            "-cases: must name one",
+		"-mixes=":            "-mixes: must name one",
+		"-mixes=odd":         `-mixes: must be of papers, single, waits, got "odd"`,
 		"-mode=hard":         `-mode: must be weight, quota or both, got "hard"`,
 		"-seeds=0":           "-seeds: must be ≥ 1, got 0",
 		"-interval=100ms":    "-interval: must be from 1s to 1m, got 100ms",
@@ -90,10 +92,11 @@ func TestPlan(t *testing.T) {
 		must.Eq(t, i%3 == 0, s.free)
 		must.Eq(t, s.free, s.kase == "varied" && s.name == result.None)
 	}
-	o = options{what: result.Train, mode: "both", seed: 1, seeds: 2, jobs: []int{3, 10}}
+	o = options{what: result.Train, mode: "both", seed: 1, seeds: 2, jobs: []int{3, 10}, mixes: []string{papers, waits}}
 	steps = plan(o)
-	must.Len(t, 2*2*(1+3*2), steps)
-	must.Eq(t, 7, count(steps, func(s step) bool { return s.kase == "10 jobs" && s.seed == 2 }))
+	must.Len(t, 2*2*2*(1+3*2), steps)
+	must.Eq(t, 7, count(steps, func(s step) bool { return s.kase == "10 jobs" && s.mix == papers && s.seed == 2 }))
+	must.Eq(t, 7, count(steps, func(s step) bool { return s.kase == "10 jobs, half of them wait" && s.mix == waits && s.seed == 2 }))
 	o = options{what: result.Auto, mode: "quota", seed: 1, seeds: 1}
 	must.Eq(t, []string{"none", "flowcon", "auto"}, names(allVariants(o.what)))
 	must.Len(t, 3, plan(o))
@@ -137,6 +140,7 @@ func TestJobs(t *testing.T) {
 	}
 	must.StrNotContains(t, trainingJob("t", "job1", "vae", 100, 2, 7, 0, 0), "meta")
 	must.StrContains(t, quietJob("q", 1), `"silent"`)
+	must.Eq(t, "a-none-3-jobs-half-of-them-wait-7", id("a", step{variant: variant{name: "none"}, kase: "3 jobs, half of them wait", seed: 7}))
 	must.Eq(t, "a-no-targets-7", id("a", step{variant: variant{name: "no targets"}, seed: 7}))
 	must.Eq(t, "a-auto-weight-varied-7", id("a", step{variant: variant{name: "auto"}, mode: "weight", kase: "varied", seed: 7}))
 

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -21,6 +22,7 @@ type options struct {
 	whats    []string
 	what     string // currently measured
 	jobs     []int  // per run
+	mixes    []string
 	restart  bool
 	command  string
 	mode     string
@@ -49,9 +51,10 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	o := options{}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	var whats, jobs, cases, variants, from string
+	var whats, jobs, mixes, cases, variants, from string
 	fs.StringVar(&whats, "what", "all", "comma-separated `list` of what is measured: train (training jobs), torch (training jobs in PyTorch, in containers), cluster (20 of them on four nodes), tradl (training jobs with targets), dqoes (ten services), auto (all kinds); all")
 	fs.StringVar(&jobs, "jobs", "3,5,10,15", "with -what train: comma-separated `numbers` of jobs")
+	fs.StringVar(&mixes, "mixes", papers, "with -what train: comma-separated `mixes`: papers (jobs with -threads each), single (with one thread each), waits (every other one on one thread, waiting for something else for two thirds of its time)")
 	fs.BoolVar(&o.restart, "restart", false, "discard existing results instead of resuming")
 	fs.StringVar(&o.mode, "mode", "weight", "how limits are enforced: weight, quota or both, in turn for each seed")
 	fs.Uint64Var(&o.seed, "seed", 1, "first `seed`")
@@ -76,7 +79,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		}
 		return all
 	}
-	o.whats, o.cases, o.variants, o.from = split(whats), split(cases), split(variants), split(from)
+	o.whats, o.mixes, o.cases, o.variants, o.from = split(whats), split(mixes), split(cases), split(variants), split(from)
 	if slices.Equal(o.whats, []string{"all"}) {
 		o.whats = result.All()
 	}
@@ -114,6 +117,11 @@ func (o options) check(rest []string) error {
 			return fmt.Errorf("-cases: must be of %s, got %q", strings.Join(known, ", "), c)
 		}
 	}
+	for _, m := range o.mixes {
+		if _, ok := mixes[m]; !ok {
+			return fmt.Errorf("-mixes: must be of %s, got %q", strings.Join(slices.Sorted(maps.Keys(mixes)), ", "), m)
+		}
+	}
 	switch {
 	case len(rest) > 0:
 		return fmt.Errorf("unexpected argument %q", rest[0])
@@ -133,6 +141,8 @@ func (o options) check(rest []string) error {
 		return fmt.Errorf("-threads: must be from 1 to 64, got %d", o.threads)
 	case slices.Contains(o.whats, result.Train) && len(o.jobs) == 0:
 		return fmt.Errorf("-jobs: must name a number")
+	case slices.Contains(o.whats, result.Train) && len(o.mixes) == 0:
+		return fmt.Errorf("-mixes: must name one")
 	case slices.Contains(o.whats, result.DQoES) && len(o.cases) == 0:
 		return fmt.Errorf("-cases: must name one")
 	}

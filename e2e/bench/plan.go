@@ -60,6 +60,7 @@ type step struct {
 	mode string // "" for an unlimited one
 	kase string
 	jobs int // per run of training jobs
+	mix  string
 	seed uint64
 }
 
@@ -86,11 +87,11 @@ func plan(o options) []step {
 	case result.DQoES:
 		cases = o.cases
 	case result.Torch:
-		return planJobs(o, []int{torchJobs})
+		return planJobs(o, []int{torchJobs}, []string{papers})
 	case result.Cluster:
-		return planJobs(o, []int{clusterJobs})
+		return planJobs(o, []int{clusterJobs}, []string{papers})
 	case result.Train:
-		return planJobs(o, o.jobs)
+		return planJobs(o, o.jobs, o.mixes)
 	}
 	for k := range o.seeds {
 		seed := o.seed + uint64(k)
@@ -122,24 +123,35 @@ func plan(o options) []step {
 	return steps
 }
 
-func planJobs(o options, sizes []int) []step {
+// The mixes of training jobs, and how a case names them.
+const (
+	papers = "papers"
+	single = "single"
+	waits  = "waits"
+)
+
+var mixes = map[string]string{papers: "", single: ", one thread each", waits: ", half of them wait"}
+
+func planJobs(o options, sizes []int, mixed []string) []step {
 	var steps []step
 	for k := range o.seeds {
 		seed := o.seed + uint64(k)
-		for _, n := range sizes {
-			var all []step
-			for _, v := range allVariants(o.what) {
-				modes := o.modes()
-				if v.free {
-					modes = []string{""}
-				}
-				for _, mode := range modes {
-					if len(o.variants) == 0 || slices.Contains(o.variants, v.name) {
-						all = append(all, step{variant: v, mode: mode, seed: seed, jobs: n, kase: fmt.Sprintf("%d jobs", n)})
+		for _, name := range mixed {
+			for _, n := range sizes {
+				var all []step
+				for _, v := range allVariants(o.what) {
+					modes := o.modes()
+					if v.free {
+						modes = []string{""}
+					}
+					for _, mode := range modes {
+						if len(o.variants) == 0 || slices.Contains(o.variants, v.name) {
+							all = append(all, step{variant: v, mode: mode, seed: seed, jobs: n, mix: name, kase: fmt.Sprintf("%d jobs%s", n, mixes[name])})
+						}
 					}
 				}
+				steps = append(steps, rotate(all, seed)...)
 			}
-			steps = append(steps, rotate(all, seed)...)
 		}
 	}
 	return steps

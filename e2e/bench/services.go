@@ -77,7 +77,7 @@ func id(name string, s step) string {
 			out = append(out, p)
 		}
 	}
-	return strings.ReplaceAll(strings.Join(out, "-"), " ", "-")
+	return strings.NewReplacer(" ", "-", ",", "").Replace(strings.Join(out, "-"))
 }
 
 // serve starts services and waits for their first responses.

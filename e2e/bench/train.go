@@ -29,12 +29,20 @@ type trainee struct {
 func (m *measurement) trainees(s step) []trainee {
 	var all []trainee
 	jobs := m.jobsOf(s)
-	for _, j := range jobs {
+	for i, j := range jobs {
 		t := trainee{Job: j}
-		if m.what == result.Torch {
+		speed := m.e.Calibration.Speeds[j.Model]
+		switch {
+		case m.what == result.Torch:
 			t.task, t.curve = torchTask(j, j.Steps(m.e.Calibration.Speeds[torchName], pool()), m.threads, s.seed, m.h.Tools.Root), m.torchCurve
-		} else {
-			t.task, t.curve = j.Task(j.Steps(m.e.Calibration.Speeds[j.Model], pool()), m.threads, s.seed), m.curve
+		case s.mix == waits && i%2 == 1:
+			// As long, alone, as with the whole pool: a third of each step computes.
+			t.task, t.curve = j.Task(j.Steps(speed/3, 1), 1, s.seed), m.curve
+			t.task.Args = append(t.task.Args, "-wait", time.Duration(2/speed*float64(time.Second)).String())
+		case s.mix == single:
+			t.task, t.curve = j.Task(j.Steps(speed, pool()), 1, s.seed), m.curve
+		default:
+			t.task, t.curve = j.Task(j.Steps(speed, pool()), m.threads, s.seed), m.curve
 		}
 		if m.what == result.Cluster {
 			t.task.Image, t.task.Moves = harness.Image, true
