@@ -159,7 +159,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		IOWeight:        s.IOWeight,
 		SharedCores:     limits.SharedCores,
 		OwnQuota:        limits.OwnQuota,
-		Idle:            limits.IdleTime,
+		Idle:            limits.IdleTimes,
 		NoProgressAfter: s.NoProgressAfter,
 		Node:            d.node,
 		Emit:            d.emit,

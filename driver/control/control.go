@@ -64,8 +64,9 @@ type Options struct {
 	// ignore it.
 	OwnQuota func() (float64, error)
 
-	// Idle returns the machine's idle time in core-seconds (limits.IdleTime); nil if unknown.
-	Idle func() (float64, error)
+	// Idle returns the idle time of each of the pool's CPUs in seconds (limits.IdleTimes); nil if
+	// unknown.
+	Idle func() (map[int]float64, error)
 
 	// NoProgressAfter is the time without progress in a task's output after which an event reports
 	// it.

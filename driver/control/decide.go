@@ -117,7 +117,7 @@ func (c *Controller) enforce(ctx context.Context, tasks []*task, now time.Time) 
 	reqs, demands := make([]plan.Request, len(tasks)), make([]policy.Cores, len(tasks))
 	for i, t := range tasks {
 		reqs[i] = plan.Request{ID: t.ID, Limit: t.decision.Bound(), Keeps: t.decision.Unknown || t.decision.Rule == "", Base: t.base}
-		demands[i] = t.fair.least
+		demands[i] = t.demand().Least
 	}
 	conversion := limits.Identity
 	if len(tasks) > 0 {

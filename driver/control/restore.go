@@ -67,7 +67,7 @@ func (t *task) state() []byte {
 		Run: t.ID, Offset: t.m.Offset, Base: t.base,
 		Decision: t.decision, Decided: t.decided, Since: t.since,
 		SpeCon: t.specon.category, Sorted: t.specon.since,
-		Usage: t.usage, Began: t.began, Fair: t.fair.cpu, Used: t.fair.used, Most: t.fair.most, Over: t.fair.over, First: t.fair.first, Ended: t.gone,
+		Usage: t.usage, Began: t.began, Fair: t.fair.cpu, Used: t.fair.used, Most: t.demand().Most, Over: t.fair.over, First: t.fair.first, Ended: t.gone,
 		Epoch: t.m.Epoch, Reports: t.m.Reports, Metric: t.m.Report.Metric, Goal: t.m.Goal,
 		Value: status.Number(t.m.Report.Value), Step: status.Number(t.m.Report.Step), Total: status.Number(t.m.Report.Total),
 		Curve: make([][5]status.Number, len(t.m.Curve)),
@@ -112,7 +112,7 @@ func (t *task) restore() measure.Resume {
 	}
 	t.restored = &r
 	t.usage, t.counted.usage = r.Usage, r.Usage
-	t.began, t.fair = r.Began, fair{cpu: r.Fair, used: r.Used, most: r.Most, over: r.Over, first: r.First}
+	t.began, t.fair = r.Began, fair{cpu: r.Fair, used: r.Used, over: r.Over, first: r.First}
 	t.base, t.decision, t.decided, t.since = r.Base, r.Decision, r.Decided, r.Since
 	t.specon.category, t.specon.since = r.SpeCon, r.Sorted
 	out := measure.Resume{
@@ -120,6 +120,7 @@ func (t *task) restore() measure.Resume {
 		Report: progress.Report{Metric: r.Metric, Value: float64(r.Value), Step: float64(r.Step), Total: float64(r.Total)},
 		Curve:  make([]growth.Point, len(r.Curve)),
 		Work:   r.Work,
+		Demand: measure.Demand{Most: r.Most},
 	}
 	for i, p := range r.Curve {
 		out.Curve[i] = growth.Point{T: float64(p[0]), CPU: float64(p[1]), Value: float64(p[2]), Step: float64(p[3]), LR: float64(p[4])}

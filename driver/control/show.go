@@ -88,8 +88,8 @@ func (t *task) fairStatus() status.Fair {
 	}
 	f.Overhead = number(t.m.Overhead)
 	f.AheadCPUS = status.Number(t.fair.used - t.fair.cpu)
-	if t.fair.most > 0 {
-		f.CapCores = status.Number(t.fair.most)
+	if most := t.demand().Most; most > 0 {
+		f.CapCores = status.Number(most)
 	}
 	f.Source, f.Why = string(t.m.Remaining.Source), t.m.Remaining.Why
 	if d := t.decision.Fair; d != nil {
@@ -171,7 +171,7 @@ func (t *task) explanation(mode plan.Mode) string {
 	}
 	text := t.decision.Why
 	if t.modest > 0 {
-		text = fmt.Sprintf("it uses %.2g cores at most, its fair share is %.2g: it keeps what Nomad gave it", float64(t.fair.least), float64(t.modest))
+		text = fmt.Sprintf("it uses %.2g cores at most, its fair share is %.2g: it keeps what Nomad gave it", float64(t.demand().Least), float64(t.modest))
 	}
 	if t.m.Estimate.Why != "" {
 		text += "; growth: " + t.m.Estimate.Why

@@ -90,9 +90,14 @@ func (c *Controller) newTask(ctx context.Context, t Task) *task {
 		s.reached = t.Watcher.State()
 	}
 	resume := s.restore()
+	var threads func() limits.Threads
+	if s.hasTwin() {
+		threads = s.threads
+	}
 	s.observer = measure.Observe(ctx, measure.Config{
 		Open:      t.Open,
 		CPU:       s.cpu,
+		Threads:   threads,
 		Estimator: c.opts.Estimator,
 		Service:   t.kind() == policy.Service,
 		Targets:   t.Watcher,
@@ -114,6 +119,14 @@ func (t *task) cpu() (float64, error) {
 	}
 	u, err := (*cg).Usage()
 	return u.CPUSeconds, err
+}
+
+// threads reads the task's threads; none before its cgroup is found.
+func (t *task) threads() limits.Threads {
+	if cg := t.located.Load(); cg != nil {
+		return (*cg).Threads()
+	}
+	return nil
 }
 
 func (c *Controller) attach(t *task, cg Cgroup) {

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/measure"
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/private"
@@ -24,7 +24,7 @@ type twins struct {
 	ghosts []policy.Task     // tasks that ended before their twins
 	cores  policy.Cores      // recently available to the twins
 	at     time.Time         // time of the last update; zero: none
-	idle   float64           // the machine's idle core-seconds at that time
+	idle   map[int]float64   // idle seconds of each CPU at that time
 	gone   policy.CPUSeconds // used by tasks that have ended since
 	saved  time.Duration     // total time by which tasks succeeded before their twins
 
@@ -35,31 +35,28 @@ type twins struct {
 type fair struct {
 	cpu   policy.CPUSeconds
 	used  policy.CPUSeconds // by the task at the last update
-	most  policy.Cores      // the task's cap; 0 = none
-	least policy.Cores      // what it seems to need; 0 = unknown
 	over  time.Time         // end of the twin, if before the task's; else zero
 	first policy.CPUSeconds // the first estimate of the task's size; 0 = none
 	seen  bool              // present at the last update
-	last  threadSample      // last sample of the cap
-}
-
-// threadSample samples the time that a task's threads run or wait for a CPU.
-type threadSample struct {
-	at      time.Time
-	threads limits.Threads
-	used    float64 // CPU-seconds
 }
 
 const (
 	// maxGhosts bounds the number of ghosts.
 	maxGhosts = 1000
-	// minCap is the minimum cap: a blocked task must not count as unable to run.
-	minCap policy.Cores = 0.05
-	// capDecay bounds the fall of a task's cap per sample: a task has phases.
-	capDecay = 0.9
+	// minCores is the least that the twins have; a task that used less waited for something else.
+	minCores policy.Cores = 0.05
 )
 
 func (t *task) hasTwin() bool { return t.Limited && t.kind() == policy.Training }
+
+// demand returns how many cores the task could use, at most its quota.
+func (t *task) demand() measure.Demand {
+	d := t.m.Demand
+	if quota := policy.Cores(t.base.QuotaCores); quota > 0 {
+		d.Least, d.Most = min(d.Least, quota), min(d.Most, quota)
+	}
+	return d
+}
 
 // size returns the task's remaining work at its current CPU usage; nil if unknown.
 func (t *task) size() (left, quality *policy.CPUSeconds) {
@@ -86,7 +83,7 @@ func (t *task) size() (left, quality *policy.CPUSeconds) {
 
 // withTwin adds remaining work and the twin's CPU time to a snapshot's task.
 func (t *task) withTwin(p policy.Task) policy.Task {
-	p.CapCores, p.CPUS, p.FairCPUS = t.fair.most, policy.CPUSeconds(t.usage.CPUSeconds), t.fair.cpu
+	p.CapCores, p.CPUS, p.FairCPUS = t.demand().Most, policy.CPUSeconds(t.usage.CPUSeconds), t.fair.cpu
 	p.RemainingCPUS, p.QualityCPUS = t.size()
 	p.Overhead = t.m.Overhead
 	return p
@@ -101,22 +98,26 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 	for i, t := range tasks {
 		if t.hasTwin() {
 			used += max(s.Tasks[i].CPUS-t.fair.used, 0)
-			t.learnCap(now)
-			s.Tasks[i].CapCores = t.fair.most
 		} else {
 			others += t.cores
 		}
 	}
 	seconds := now.Sub(w.at).Seconds()
-	pool := max(c.pool-others, minCap)
-	idle, known := c.idleTime()
+	pool := max(c.pool-others, minCores)
+	idle, known := c.idleTimes()
+	spare := 0.0
+	for cpu, seconds := range idle {
+		if before, ok := w.idle[cpu]; ok { // neither lost to a task that owns it nor returned by one
+			spare += max(seconds-before, 0)
+		}
+	}
 	w.cores = pool
-	switch spare := idle - w.idle; {
+	switch {
 	case w.at.IsZero() || seconds <= 0:
 		// After a restart of the plugin: its downtime does not count.
 		seconds = float64(used) / float64(pool)
 	case known:
-		w.cores = min(pool, policy.Cores((float64(used)+max(spare, 0))/seconds))
+		w.cores = min(pool, policy.Cores((float64(used)+spare)/seconds))
 	}
 	// A task that has joined since the last update had no twin until now.
 	var here []int
@@ -151,50 +152,15 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 	w.dirty = true
 }
 
-// learnCap estimates how many cores the task could use, between the bounds that its threads show
-// (limits.Threads.Demand): the bounds of a starved task are far apart, and prove nothing.
-func (t *task) learnCap(now time.Time) {
-	was := t.fair.last
-	old := now.Sub(was.at)
-	if old < time.Second {
-		return
-	}
-	t.fair.last = threadSample{now, t.cgroup.Threads(), t.usage.CPUSeconds}
-	if was.at.IsZero() || len(t.fair.last.threads) == 0 {
-		return
-	}
-	least, most := t.fair.last.threads.Demand(was.threads, old)
-	// Threads that have exited are missing, but their use is not.
-	least = max(least, (t.usage.CPUSeconds-was.used)/old.Seconds())
-	fallen := min(t.fair.most, max(policy.Cores(most), t.fair.most*capDecay))
-	t.fair.most = max(policy.Cores(least), fallen, minCap)
-	t.fair.least = smooth(t.fair.least, policy.Cores(least))
-	if quota := policy.Cores(t.base.QuotaCores); quota > 0 {
-		t.fair.most, t.fair.least = min(t.fair.most, quota), min(t.fair.least, quota)
-	}
-}
-
-// smooth is the demand after a sample. Above a core it falls slowly, because threads that wait for each
-// other seem to need less as soon as they get less.
-func smooth(was, sample policy.Cores) policy.Cores {
-	switch kept := was * capDecay; {
-	case kept >= 1:
-		return max(sample, kept)
-	case was > 0 && sample < 1:
-		return max((sample+was)/2, minCap)
-	}
-	return max(sample, minCap)
-}
-
-// idleTime returns the machine's idle time in core-seconds, and whether it is known.
-func (c *Controller) idleTime() (float64, bool) {
+// idleTimes returns the idle seconds of each of the pool's CPUs, and whether they are known.
+func (c *Controller) idleTimes() (map[int]float64, bool) {
 	if c.opts.Idle == nil {
-		return 0, false
+		return nil, false
 	}
 	idle, err := c.opts.Idle()
 	if err != nil {
-		c.log.Debug("the machine's idle time is not known", "error", err)
-		return 0, false
+		c.log.Debug("the CPUs' idle times are not known", "error", err)
+		return nil, false
 	}
 	return idle, true
 }
@@ -206,7 +172,7 @@ func (c *Controller) endTwin(t *task, now time.Time) (ahead time.Duration, why s
 		return 0, "", false
 	}
 	ghost := policy.Task{
-		ID: t.ID, Kind: policy.Training, Entitlement: t.entitlement(), CapCores: t.fair.most,
+		ID: t.ID, Kind: policy.Training, Entitlement: t.entitlement(), CapCores: t.demand().Most,
 		CPUS: policy.CPUSeconds(t.usage.CPUSeconds), FairCPUS: t.fair.cpu, Ended: true,
 	}
 	if twin.Left(ghost) > 0 {
@@ -217,7 +183,7 @@ func (c *Controller) endTwin(t *task, now time.Time) (ahead time.Duration, why s
 			}
 		}
 		all = append(all, c.twins.ghosts...)
-		ahead = time.Duration(min(twin.Due(all, 0, max(c.twins.cores, minCap)), 1e9) * float64(time.Second))
+		ahead = time.Duration(min(twin.Due(all, 0, max(c.twins.cores, minCores)), 1e9) * float64(time.Second))
 		c.twins.ghosts = append(c.twins.ghosts, ghost)
 		if n := len(c.twins.ghosts); n > maxGhosts {
 			c.twins.ghosts = slices.Clone(c.twins.ghosts[n-maxGhosts:])
@@ -233,14 +199,14 @@ func (c *Controller) endTwin(t *task, now time.Time) (ahead time.Duration, why s
 	}
 	c.twins.gone += max(ghost.CPUS-t.fair.used, 0)
 	c.twins.dirty = true
-	if t.usage.CPUSeconds < float64(minCap)*now.Sub(t.began).Seconds() {
+	if t.usage.CPUSeconds < float64(minCores)*now.Sub(t.began).Seconds() {
 		return 0, "", false // it waited for something other than CPU
 	}
 	return ahead, why, true
 }
 
 func (t *task) lateReason(pool policy.Cores) string {
-	used := policy.CPUSeconds(t.usage.CPUSeconds)
+	used, most := policy.CPUSeconds(t.usage.CPUSeconds), t.demand().Most
 	switch off := float64(t.fair.first / used); {
 	case t.move.State != "":
 		return "it was being moved"
@@ -248,8 +214,8 @@ func (t *task) lateReason(pool policy.Cores) string {
 		return "its size was never known"
 	case off < 0.9 || off > 1.1:
 		return fmt.Sprintf("it was first estimated at %.0f CPU-seconds, and used %.0f", t.fair.first, used)
-	case t.fair.most > 0 && t.fair.most < 0.9*pool:
-		return fmt.Sprintf("it can use only %.2g cores, too few to catch up", float64(t.fair.most))
+	case most > 0 && most < 0.9*pool:
+		return fmt.Sprintf("it can use only %.2g cores, too few to catch up", float64(most))
 	}
 	return "the node changed in the meantime"
 }

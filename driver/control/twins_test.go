@@ -13,6 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/measure"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/twin"
 )
@@ -84,12 +85,12 @@ func idling(cores float64, n **node) func(*Options) {
 	start := time.Now()
 	return func(o *Options) {
 		o.Interval = 5 * time.Second
-		o.Idle = func() (float64, error) {
+		o.Idle = func() (map[int]float64, error) {
 			used := (*n).c.twins.gone
 			for _, t := range (*n).c.tasks {
 				used += policy.CPUSeconds(t.usage.CPUSeconds)
 			}
-			return cores*time.Since(start).Seconds() - float64(used), nil
+			return map[int]float64{0: cores*time.Since(start).Seconds() - float64(used)}, nil
 		}
 	}
 }
@@ -176,6 +177,31 @@ func TestTwinStandsStill(t *testing.T) {
 	})(t)
 }
 
+// Idle CPUs count while they belong to the pool: not those that a task comes to own.
+func TestTwin_idleOfThePool(t *testing.T) {
+	bubble(func(t *testing.T) {
+		start, owned := time.Now(), false
+		n := newNode(t, func(o *Options) {
+			o.Interval = 5 * time.Second
+			o.Idle = func() (map[int]float64, error) {
+				idle := map[int]float64{0: 0.5 * time.Since(start).Seconds(), 1: 1000}
+				if owned {
+					delete(idle, 1)
+				}
+				return idle, nil
+			}
+		})
+		a := n.task("a")
+		n.start(a)
+		do := behaviour{a: learner(0.1, 0.5, 0)}
+		for range 6 {
+			n.seconds(10, do)
+			owned = !owned
+		}
+		must.InDelta(t, 60, float64(n.twins(a)), 6, must.Sprint("half a core used, and half a core idle"))
+	})(t)
+}
+
 // A task's cap depends on how long its threads run and wait for CPU, not on its limit.
 func TestTwinCap(t *testing.T) {
 	bubble(func(t *testing.T) {
@@ -195,12 +221,12 @@ func TestTwinCap(t *testing.T) {
 			},
 		}
 		n.seconds(30, do)
-		must.InDelta(t, 1, float64(n.c.find(one.ID).fair.most), 0.01)
-		must.InDelta(t, 8, float64(n.c.find(other.ID).fair.most), 0.1)
+		must.InDelta(t, 1, float64(n.c.find(one.ID).m.Demand.Most), 0.01)
+		must.InDelta(t, 8, float64(n.c.find(other.ID).m.Demand.Most), 0.1)
 		must.InDelta(t, 30, float64(n.twins(one)), 4, must.Sprint("half of two cores"))
 		n.remove(other)
 		n.seconds(30, behaviour{one: func() (float64, string) { one.thread(1, 0.8, 0.2); cpu, line := thread(); return 4 * cpu, line }})
-		must.InDelta(t, 1, float64(n.c.find(one.ID).fair.most), 0.01)
+		must.InDelta(t, 1, float64(n.c.find(one.ID).m.Demand.Most), 0.01)
 	})(t)
 }
 
@@ -217,8 +243,8 @@ func TestTwinCap_starved(t *testing.T) {
 			pair:   func() (float64, string) { pair.thread(1, 1, 0); pair.thread(2, 1, 0); return learn() },
 			single: func() (float64, string) { single.thread(1, 1, 0); return other() },
 		})
-		must.InDelta(t, 2, float64(n.c.find(pair.ID).fair.most), 0.01)
-		must.InDelta(t, 1, float64(n.c.find(single.ID).fair.most), 0.01)
+		must.InDelta(t, 2, float64(n.c.find(pair.ID).m.Demand.Most), 0.01)
+		must.InDelta(t, 1, float64(n.c.find(single.ID).m.Demand.Most), 0.01)
 		n.seconds(120, behaviour{
 			pair: func() (float64, string) {
 				pair.thread(1, 0.02, 0.4)
@@ -228,14 +254,14 @@ func TestTwinCap_starved(t *testing.T) {
 			},
 			single: func() (float64, string) { single.thread(1, 0.2, 0.4); _, line := other(); return 0.2, line },
 		})
-		must.InDelta(t, 2, float64(n.c.find(pair.ID).fair.most), 0.01)
-		must.InDelta(t, 1.0/3, float64(n.c.find(single.ID).fair.most), 0.02)
+		must.InDelta(t, 2, float64(n.c.find(pair.ID).m.Demand.Most), 0.01)
+		must.InDelta(t, 1.0/3, float64(n.c.find(single.ID).m.Demand.Most), 0.02)
 	})(t)
 }
 
 func TestLateBecause(t *testing.T) {
 	of := func(first policy.CPUSeconds, most policy.Cores) string {
-		task := &task{usage: limits.Usage{CPUSeconds: 100}, fair: fair{first: first, most: most}}
+		task := &task{usage: limits.Usage{CPUSeconds: 100}, fair: fair{first: first}, m: measure.Measurement{Demand: measure.Demand{Most: most}}}
 		return task.lateReason(2)
 	}
 	must.StrContains(t, of(0, 0), "never known")

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -59,9 +60,14 @@ func SharedCores() (int, error) { return Finder{}.SharedCores() }
 // not less reserved.cpu. fs.ErrNotExist if there is none; Nomad writes it with the
 // first task.
 func (f Finder) SharedCores() (int, error) {
+	cpus, err := f.sharedCPUs()
+	return len(cpus), err
+}
+
+func (f Finder) sharedCPUs() ([]int, error) {
 	mounts, err := f.mounts()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	for _, m := range mounts {
 		dir := "nomad.slice/share.slice"
@@ -76,16 +82,16 @@ func (f Finder) SharedCores() (int, error) {
 		if err != nil || strings.TrimSpace(string(b)) == "" {
 			continue
 		}
-		n, err := countCPUs(strings.TrimSpace(string(b)))
+		cpus, err := parseCPUs(strings.TrimSpace(string(b)))
 		if err != nil {
-			return 0, fmt.Errorf("reading %s: %w", file, err)
+			return nil, fmt.Errorf("reading %s: %w", file, err)
 		}
-		return n, nil
+		return cpus, nil
 	}
-	return 0, fmt.Errorf("finding the cpuset that Nomad's tasks share: %w", fs.ErrNotExist)
+	return nil, fmt.Errorf("finding the cpuset that Nomad's tasks share: %w", fs.ErrNotExist)
 }
 
-func countCPUs(list string) (n int, err error) {
+func parseCPUs(list string) (cpus []int, err error) {
 	for part := range strings.SplitSeq(list, ",") {
 		first, last, isRange := strings.Cut(part, "-")
 		if !isRange {
@@ -94,22 +100,34 @@ func countCPUs(list string) (n int, err error) {
 		a, errA := strconv.Atoi(first)
 		b, errB := strconv.Atoi(last)
 		if err := errors.Join(errA, errB); err != nil || a < 0 || b < a {
-			return 0, fmt.Errorf("cannot read the CPU list %q", list)
+			return nil, fmt.Errorf("cannot read the CPU list %q", list)
 		}
-		n += b - a + 1
+		for ; a <= b; a++ {
+			cpus = append(cpus, a)
+		}
 	}
-	return n, nil
+	return cpus, nil
 }
 
-// IdleTime returns the idle time of all CPUs since boot, in core-seconds.
-func IdleTime() (float64, error) {
-	proc, err := procfs.NewDefaultFS()
+func IdleTimes() (map[int]float64, error) { return Finder{}.IdleTimes() }
+
+// IdleTimes returns how long each CPU that Nomad's tasks share (SharedCores) has been idle since boot,
+// in seconds, or each CPU of the machine if that is not known.
+func (f Finder) IdleTimes() (map[int]float64, error) {
+	proc, err := procfs.NewFS(f.proc())
 	if err != nil {
-		return 0, fmt.Errorf("reading the machine's idle time: %w", err)
+		return nil, fmt.Errorf("reading the CPUs' idle times: %w", err)
 	}
 	stat, err := proc.Stat()
 	if err != nil {
-		return 0, fmt.Errorf("reading the machine's idle time: %w", err)
+		return nil, fmt.Errorf("reading the CPUs' idle times: %w", err)
 	}
-	return stat.CPUTotal.Idle + stat.CPUTotal.Iowait, nil
+	shared, err := f.sharedCPUs()
+	out := make(map[int]float64, len(stat.CPU))
+	for id, cpu := range stat.CPU {
+		if err != nil || slices.Contains(shared, int(id)) {
+			out[int(id)] = cpu.Idle + cpu.Iowait
+		}
+	}
+	return out, nil
 }

@@ -82,3 +82,17 @@ func TestOwnQuota(t *testing.T) {
 	_, err = m.finder().OwnQuota()
 	must.ErrorIs(t, err, ErrNoController)
 }
+
+// CPUs that tasks own, or that are reserved, are no part of the pool.
+func TestIdleTimes(t *testing.T) {
+	m := newMachine(t)
+	m.file("proc/stat", "cpu  9 0 9 1000 100 0 0 0 0 0\ncpu0 1 0 1 300 20 0 0 0 0 0\ncpu1 1 0 1 400 0 0 0 0 0 0\ncpu2 1 0 1 500 30 0 0 0 0 0\n")
+	m.mounts(mountV2)
+	idle, err := m.finder().IdleTimes()
+	must.NoError(t, err)
+	must.Eq(t, map[int]float64{0: 3.2, 1: 4, 2: 5.3}, idle)
+	m.file("cg/nomad.slice/share.slice/cpuset.cpus", "1-2\n")
+	idle, err = m.finder().IdleTimes()
+	must.NoError(t, err)
+	must.Eq(t, map[int]float64{1: 4, 2: 5.3}, idle)
+}

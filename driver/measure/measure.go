@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/ebbtide/ebbtide/driver/growth"
+	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/remaining"
@@ -52,6 +53,7 @@ type Measurement struct {
 	Work      remaining.State    // for a later process
 	Pace      policy.Cores       // CPU use while it reported, recently; 0 if unknown
 	Overhead  *float64           // of further cores (policy.Task.Overhead); nil if unknown
+	Demand    Demand
 
 	// Reached are the targets reached since the Observer started, in order.
 	Reached []target.Reached
@@ -77,7 +79,9 @@ type Config struct {
 	// Open opens the source of the task's progress.
 	Open func() (progress.Source, error)
 	// CPU returns the CPU-seconds used. Targets are checked even if it fails.
-	CPU       func() (float64, error)
+	CPU func() (float64, error)
+	// Threads reads the threads of a training task; nil if its demand does not matter.
+	Threads   func() limits.Threads
 	Estimator string             // growth.KindRobust or growth.KindPublished
 	Service   bool               // reports are response times
 	Targets   *target.Watcher    // nil = none
@@ -103,6 +107,7 @@ type Resume struct {
 	Goal    policy.Goal
 	Curve   []growth.Point
 	Work    remaining.State
+	Demand  Demand
 }
 
 const (
@@ -132,6 +137,7 @@ type Observer struct {
 	meter     growth.Gain
 	cpu       float64 // CPU-seconds at the last poll; NaN if unknown
 	cpuAt     time.Time
+	read      reading
 	evidence  struct {
 		reports int // of the estimator, without repetitions
 		cpu     float64
@@ -156,7 +162,7 @@ func Observe(ctx context.Context, cfg Config) *Observer {
 	nan := math.NaN()
 	o := &Observer{
 		cfg: cfg, requests: make(chan request, 1), finish: make(chan struct{}), done: make(chan struct{}), stop: stop,
-		now: Measurement{CPU: nan, Report: progress.Report{Value: nan, Step: nan, Total: nan}, Offset: cfg.Resume.Offset},
+		now: Measurement{CPU: nan, Report: progress.Report{Value: nan, Step: nan, Total: nan}, Offset: cfg.Resume.Offset, Demand: cfg.Resume.Demand},
 		cpu: nan, work: remaining.New(cfg.Work, cfg.Resume.Work),
 	}
 	o.now.Work = cfg.Resume.Work
@@ -274,6 +280,7 @@ func (o *Observer) poll(ctx context.Context) {
 	before, beforeAt := o.cpu, o.cpuAt
 	if cpu, err := o.cfg.CPU(); err == nil {
 		o.cpu, o.cpuAt, o.now.CPU = cpu, began, cpu
+		o.readDemand(began)
 	}
 	if o.source == nil {
 		source, err := o.cfg.Open()
