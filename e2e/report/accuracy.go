@@ -4,7 +4,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -24,8 +23,9 @@ type machine struct{ cap, overhead float64 }
 // replayed is a real run, and none's run of the same jobs.
 type replayed struct{ none, run result.Run }
 
-// accuracy compares real runs of 10 and 15 jobs with simulations, calibrated on the first seed;
-// the error is that of the other seeds.
+// accuracy simulates the jobs of real runs that have goals, calibrated on the first seed. Its values are
+// the differences, in points, between the predicted and the measured change of the mean, of the other
+// seeds.
 func (e allResults) accuracy() (values []value, on string, err error) {
 	x := e.bench[result.Train]
 	var first, rest []replayed
@@ -37,7 +37,7 @@ func (e allResults) accuracy() (values []value, on string, err error) {
 		if none >= 0 && slices.ContainsFunc(x.Runs[none].Jobs, func(j metrics.Job) bool { return j.CPUS <= 0 || j.EndS == nil }) {
 			continue
 		}
-		known := r.Variant == result.None || r.Variant == "auto" || r.Variant == "auto completion"
+		known := r.Variant == result.None || r.Variant == "auto"
 		if none < 0 || r.Mode == "quota" || !known || !slices.Contains(goalCases(), r.Case) {
 			continue
 		}
@@ -57,10 +57,11 @@ func (e allResults) accuracy() (values []value, on string, err error) {
 			m := machine{cap * x.Cores / 2, overhead}
 			sum := 0.0
 			for _, p := range first {
-				off, err := p.off(x, m)
+				predicted, measured, err := p.means(x, m)
 				if err != nil {
 					return nil, "", err
 				}
+				off := predicted/measured - 1
 				sum += off * off
 			}
 			if sum < least {
@@ -68,48 +69,47 @@ func (e allResults) accuracy() (values []value, on string, err error) {
 			}
 		}
 	}
-	sums, counts := make(map[string]float64), make(map[string]int)
-	var names []string
+	type means struct{ predicted, measured []float64 }
+	of := make(map[string]means) // by case and variant, in the order of seeds
 	for _, p := range rest {
-		off, err := p.off(x, best)
+		predicted, measured, err := p.means(x, best)
 		if err != nil {
 			return nil, "", err
 		}
-		name := p.run.Case + " " + p.run.Variant
-		if counts[name] == 0 {
-			names = append(names, name)
+		was := of[p.run.Case+p.run.Variant]
+		of[p.run.Case+p.run.Variant] = means{append(was.predicted, predicted), append(was.measured, measured)}
+	}
+	for _, kase := range goalCases() {
+		none, auto := of[kase+result.None], of[kase+"auto"]
+		if n := len(none.measured); n == 0 || len(auto.measured) != n {
+			continue
 		}
-		sums[name] += off
-		counts[name]++
+		change := func(none, auto []float64) float64 {
+			sum := 0.0
+			for i := range none {
+				sum += auto[i] / none[i]
+			}
+			return sum / float64(len(none))
+		}
+		predicted, measured := change(none.predicted, auto.predicted), change(none.measured, auto.measured)
+		values = append(values, value{kase, 100 * math.Abs(predicted-measured), fmt.Sprintf("predicted %s, measured %s", points(predicted), percent(measured))})
 	}
-	slices.Sort(names)
-	for _, name := range names {
-		off := sums[name] / float64(counts[name])
-		values = append(values, value{name, math.Abs(off), minus(fmt.Sprintf("%+.1f %%", 100*off))})
-	}
-	worst := slices.MaxFunc(values, func(a, b value) int { return cmp.Compare(a.is, b.is) })
-	worst.name = fmt.Sprintf("worst of %d, %s", len(values), worst.name)
-	return []value{worst}, fmt.Sprintf(", calibrated on seed %d (at most %.1f cores a job, overhead %.2f)", seeds[0], best.cap, best.overhead), nil
+	return values, fmt.Sprintf(", calibrated on seed %d (at most %.1f cores a job, overhead %.2f)", seeds[0], best.cap, best.overhead), nil
 }
 
-// off returns the relative error of the simulated mean completion.
-func (p replayed) off(x result.Experiment, m machine) (float64, error) {
+// means returns the mean completion of the simulated and of the real run, in seconds.
+func (p replayed) means(x result.Experiment, m machine) (predicted, measured float64, err error) {
 	// Without the CPU of agent and plugin.
 	cores := x.Cores - p.run.Other/metrics.Run{Jobs: p.run.Jobs}.Present()
 	text := fmt.Sprintf("interval_s = %g\noverhead = %g\nnode \"node\" {\n  cores = %g\n}\nworkload \"generated\" {\n  jobs = %d\n}\n",
 		x.Interval, m.overhead, cores, len(p.none.Jobs))
-	name := p.run.Variant
-	if name == "auto completion" {
-		name = "auto"
-		text += "options = { fsp_prefer = \"completion\" }\n"
-	}
 	s, err := scenario.Parse("replayed", []byte(text), scenario.Changes{})
 	if err != nil {
-		return 0, fmt.Errorf("replaying a run: %w", err)
+		return 0, 0, fmt.Errorf("replaying a run: %w", err)
 	}
-	v, err := sim.Find(name, s)
+	v, err := sim.Find(p.run.Variant, s)
 	if err != nil {
-		return 0, fmt.Errorf("replaying a run: %w", err)
+		return 0, 0, fmt.Errorf("replaying a run: %w", err)
 	}
 	var jobs []workload.Job
 	for _, j := range p.none.Jobs {
@@ -120,9 +120,9 @@ func (p replayed) off(x result.Experiment, m machine) (float64, error) {
 	}
 	out, err := sim.Run(context.Background(), sim.Config{Scenario: s, Variant: v, Seed: p.run.Seed, Jobs: jobs})
 	if err != nil {
-		return 0, fmt.Errorf("replaying a run: %w", err)
+		return 0, 0, fmt.Errorf("replaying a run: %w", err)
 	}
-	return mean(out.Jobs)/mean(p.run.Jobs) - 1, nil
+	return mean(out.Jobs), mean(p.run.Jobs), nil
 }
 
 // mean completion of jobs that have all ended

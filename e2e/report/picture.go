@@ -22,7 +22,6 @@ type setting struct{ name, what, kase string }
 
 func settings() []setting {
 	return []setting{
-		{"3 jobs, one node", "train", "3 jobs"},
 		{"5 jobs, one node", "train", "5 jobs"},
 		{"10 jobs, one node", "train", "10 jobs"},
 		{"15 jobs, one node", "train", "15 jobs"},

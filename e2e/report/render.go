@@ -38,7 +38,7 @@ func render(root string) (map[string][]byte, error) {
 	}
 	t, err := template.New("evaluation").Funcs(template.FuncMap{
 		"goals": e.goals, "trained": e.trained, "targeted": e.targeted, "served": e.served, "mixed": e.mixed, "simulated": e.simulated,
-		"compared": e.compared, "published": e.published, "demo": e.demoResult, "ran": func() bool { return e.demo != nil }, "origin": e.simOrigin, "machine": func() string { return e.sim.Machine }, "gains": e.gains,
+		"compared": e.compared, "published": e.published, "demo": e.demoResult, "ran": func() bool { return e.demo != nil }, "origin": e.simOrigin, "machine": func() string { return e.sim.Machine }, "gains": e.gains, "fairness": e.fairness,
 		"measured": func() (bool, error) { found, _, err := e.measured(); return len(found) > 0, err },
 		"has":      func(what string) bool { _, ok := e.bench[what]; return ok },
 		"change": func(set, policy, time string) (string, error) {

@@ -90,7 +90,7 @@ func line(t *testing.T, text, begin string) string {
 func TestReal(t *testing.T) {
 	root := copied(t)
 	train := result.Experiment{
-		Setting:  result.Setting{What: result.Train, Commit: "abc", Machine: "a machine", Cores: 2},
+		Setting:  result.Setting{What: result.Train, Commit: "abc", Machine: "a machine", Cores: 2, Scale: 2},
 		Commands: []string{"bench -what train"}, Nomad: "1.11.2",
 		Runs: []result.Run{
 			{What: result.Train, Case: "10 jobs", Variant: "none", Seed: 1, Jobs: []metrics.Job{job("a", 100), job("b", 100)}},
@@ -114,11 +114,12 @@ func TestReal(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(root, evaluation))
 	must.NoError(t, err)
 	page := string(data)
-	must.StrContains(t, page, "a machine; Nomad 1.11.2; commit abc; seeds 1 to 2; [commands](results/train.json). In 1 of 3 runs other processes used over 7 %")
+	must.StrContains(t, page, "a machine; jobs of 40 to 160 s; Nomad 1.11.2; commit abc; seeds 1 to 2; [commands](results/train.json). In 1 of 3 runs other processes used over 7 %")
 	must.StrContains(t, line(t, page, "| 10 jobs | "), "| 10 jobs | −35.0 | +10.0 | −35.0 | −35.0 | 1.10 | 50 |")
-	must.StrContains(t, line(t, page, "Reached: "), "*real, `balanced`: mean* ≤ −28 % (10 jobs: −35.0 %)")
-	must.StrContains(t, line(t, page, "| real, both: worst job "), "1.10 | as above |")
-	must.StrContains(t, line(t, page, "| real, `completion`: mean "), "| not run |  |")
+	must.StrContains(t, line(t, page, "Reached: "), "*real, 10 jobs: mean* ≤ −28 % (10 jobs: −35.0 %)")
+	must.StrContains(t, line(t, page, "| real: worst job "), "10 jobs: 1.10 | Linux gives")
+	must.StrContains(t, line(t, page, "| real, 5 jobs: mean "), "| not run |  |")
+	must.StrContains(t, page, "95th percentile of 10 jobs: ")
 	must.StrContains(t, line(t, page, "| tradl "), "| −20.0 | −20.0 | −20.0 |")
 	must.StrContains(t, page, "mean end −10.0 %")
 	data, err = os.ReadFile(filepath.Join(root, readme))
@@ -148,7 +149,7 @@ func TestBadInput(t *testing.T) {
 
 	put(t, root, "sim.json", simulations{})
 	_, err = render(root)
-	must.ErrorContains(t, err, `sim.json has no policy "auto" in "jobs estimated"`)
+	must.ErrorContains(t, err, `sim.json has no policy "fsp-completion" in "jobs estimated"`)
 	must.NoError(t, os.Remove(filepath.Join(root, results, "sim.json")))
 	_, err = render(root)
 	must.ErrorContains(t, err, "reading results")

@@ -56,7 +56,7 @@ var (
 
 func plan() []planned {
 	var all []planned
-	for _, name := range []string{"jobs", "papers", "threads", "targets", "adaptdl", "alibaba", "services", "failures", "cluster"} {
+	for _, name := range []string{"jobs", "papers", "threads", "targets", "adaptdl", "alibaba", "services", "failures", "cluster", "cluster-overhead", "mixed"} {
 		exact, estimated := join(ours, []string{"srpt"}), join(ours, others)
 		plot := ""
 		switch name {
@@ -66,7 +66,7 @@ func plan() []planned {
 			estimated = join(estimated, []string{"tradl"})
 		case "services":
 			exact, estimated = []string{"auto"}, serving
-		case "failures", "cluster":
+		case "failures", "cluster", "cluster-overhead":
 			exact, estimated = join(exact, placed[:2]), join(estimated, placed)
 		}
 		all = append(all,

@@ -38,8 +38,12 @@ func (e allResults) originOf(x result.Experiment, file string) string {
 	if x.Machine != e.sim.Machine {
 		machine = x.Machine + "; "
 	}
-	return fmt.Sprintf("%sNomad %s; commit %.12s; seeds %d to %d; [commands](results/%s.json).",
-		machine, x.Nomad, x.Commit, slices.Min(seedsOf(x)), slices.Max(seedsOf(x)), file)
+	length := ""
+	if x.Scale > 0 && (x.What == result.Train || x.What == result.Torch || x.What == result.Cluster) {
+		length = fmt.Sprintf("jobs of %.0f to %.0f s; ", 20*x.Scale, 80*x.Scale)
+	}
+	return fmt.Sprintf("%s%sNomad %s; commit %.12s; seeds %d to %d; [commands](results/%s.json).",
+		machine, length, x.Nomad, x.Commit, slices.Min(seedsOf(x)), slices.Max(seedsOf(x)), file)
 }
 
 func seedsOf(x result.Experiment) []uint64 {
@@ -94,6 +98,19 @@ func (e allResults) trained() (string, error) {
 		origins += "\n* " + cmp.Or(strings.TrimPrefix(group.name, ", "), "mode `weight`") + ": " + e.originOf(x, group.what) + disturbed(x)
 	}
 	return table(append([]string{"jobs"}, strings.Split(timesHeader+"|CPU, %|`completion`: end, %|worst", "|")...), rows) + "\n" + origins, nil
+}
+
+// fairness states how late the latest jobs of ten are, relative to their fair share.
+func (e allResults) fairness() (string, error) {
+	var out []string
+	for _, policy := range []string{result.None, "auto"} {
+		s, ok, err := e.realOf(result.Train, "10 jobs", "weight", policy)
+		if err != nil || !ok {
+			return "", err
+		}
+		out = append(out, fmt.Sprintf("%.2f under `%s`", s.Fairness.P95, policy))
+	}
+	return fmt.Sprintf(" Finish-time fairness ρ (Themis), 95th percentile of 10 jobs: %s.", strings.Join(out, ", ")), nil
 }
 
 // targeted returns the table of jobs with targets.
