@@ -46,6 +46,8 @@ func (c *Cgroup) Threads() Threads {
 // if each had always got one at once: the time in which a thread waits for a CPU is not its own. It is
 // least if no thread slept because another one waited, and most if each slept for no other reason: the
 // same for a single thread.
+//
+// The kernel counts a wait when it ends, so least is too low for threads that seldom run.
 func (t Threads) Demand(was Threads, old time.Duration) (least, most float64) {
 	since, waits := make([]Thread, 0, len(t)), time.Duration(0)
 	for id, d := range t {

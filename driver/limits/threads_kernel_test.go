@@ -30,13 +30,17 @@ func TestKernel_threads(t *testing.T) {
 	during(t, 2, tasks[0], tasks[1])
 	took := time.Since(start)
 	for i, now := range look() {
-		could, _ := now.Demand(before[i], took)
-		t.Logf("task %d could have used %.2f cores", i, could)
+		least, most := now.Demand(before[i], took)
+		t.Logf("task %d could have used %.2f to %.2f cores", i, least, most)
 		if i == 3 {
-			must.Less(t, 0.2, could)
-		} else {
-			must.Between(t, 1.4, could, 3.6,
-				must.Sprint("two threads, and those of the Go runtime now and then"))
+			must.Less(t, 0.2, least)
+			continue
+		}
+		two := must.Sprint("two threads, and those of the Go runtime now and then")
+		must.LessEq(t, 3.6, least, two)
+		must.GreaterEq(t, 1.4, most, two)
+		if i != 2 { // a wait that has not ended is missing, and the limited one's are long
+			must.GreaterEq(t, 1.4, least, two)
 		}
 	}
 }
