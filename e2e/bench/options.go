@@ -62,7 +62,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.out, "out", "out", "`directory` for <what>.json; existing results are resumed")
 	fs.StringVar(&from, "from", "", "comma-separated JSON `files` of results: only show their tables")
 	fs.DurationVar(&o.interval, "interval", 5*time.Second, "the plugin's option `interval`, and the length of a window")
-	fs.DurationVar(&o.length, "length", 50*time.Second, "`duration` of a run of services or of all kinds")
+	fs.DurationVar(&o.length, "length", 125*time.Second, "`duration` of a run of services or of all kinds")
 	fs.Float64Var(&o.scale, "scale", 3, "`factor` for the length of the training jobs, 20 to 80 s each, and the times between them")
 	fs.IntVar(&o.threads, "threads", pool(), "`threads` of each training job")
 	fs.StringVar(&cases, "cases", "varied,reachable,unreachable", "with -what dqoes: comma-separated `cases`, of varied, reachable, unreachable")
