@@ -252,12 +252,11 @@ func (n *node) accept(s *simulation, out policy.Outcome) {
 		n.interval = min(out.IntervalS, s.sc.MaxS)
 	}
 	claims := make([]waterfill.Claim, len(n.tasks))
-	reqs, demands := make([]plan.Request, len(n.tasks)), make([]policy.Cores, len(n.tasks))
+	reqs := make([]plan.Request, len(n.tasks))
 	for i, t := range n.tasks {
 		d := out.Tasks[i]
 		t.accept(d)
-		reqs[i] = plan.Request{ID: t.ID, Limit: d.Bound(), Keeps: d.Unknown, Base: t.base}
-		demands[i] = policy.Cores(t.cap(s))
+		reqs[i] = plan.Request{ID: t.ID, Limit: d.Bound(), Keeps: d.Unknown, Demand: policy.Cores(t.cap(s)), Base: t.base}
 		claims[i] = waterfill.Claim{Weight: float64(d.Bound()), Max: t.most(n.cores)}
 		if s.v.hard {
 			t.quota = float64(d.Bound()) * n.cores
@@ -269,9 +268,7 @@ func (n *node) accept(s *simulation, out policy.Outcome) {
 		if s.v.decider.Name == none.Name {
 			mode = plan.ModeNone
 		}
-		for i, share := range plan.Modest(policy.Cores(n.cores), reqs, demands, limits.Identity) {
-			reqs[i].Keeps = reqs[i].Keeps || share > 0
-		}
+		plan.Modest(policy.Cores(n.cores), reqs, limits.Identity)
 		want := plan.Limits(mode, policy.Cores(n.cores), reqs, plan.Options{Floor: out.Floor, Conversion: limits.Identity})
 		n.damper.Immediate = out.SlackCPUS != nil
 		n.damper.Interval = time.Duration(n.interval * float64(time.Second))

@@ -114,18 +114,18 @@ func (c *Controller) mode() plan.Mode {
 }
 
 func (c *Controller) enforce(ctx context.Context, tasks []*task, now time.Time) {
-	reqs, demands := make([]plan.Request, len(tasks)), make([]policy.Cores, len(tasks))
+	reqs := make([]plan.Request, len(tasks))
 	for i, t := range tasks {
-		reqs[i] = plan.Request{ID: t.ID, Limit: t.decision.Bound(), Keeps: t.decision.Unknown || t.decision.Rule == "", Base: t.base}
-		demands[i] = t.demand().Least
+		reqs[i] = plan.Request{
+			ID: t.ID, Limit: t.decision.Bound(), Keeps: t.decision.Unknown || t.decision.Rule == "", Demand: t.demand().Least, Base: t.base,
+		}
 	}
 	conversion := limits.Identity
 	if len(tasks) > 0 {
 		conversion = tasks[0].cgroup.Conversion()
 	}
-	for i, share := range plan.Modest(c.pool, reqs, demands, conversion) {
+	for i, share := range plan.Modest(c.pool, reqs, conversion) {
 		tasks[i].modest = share
-		reqs[i].Keeps = reqs[i].Keeps || share > 0
 	}
 	want := plan.Limits(c.mode(), c.pool, reqs, plan.Options{
 		Floor: c.floor, QuotaMinCores: c.opts.QuotaMinCores, Conversion: conversion,

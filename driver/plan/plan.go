@@ -39,6 +39,8 @@ type Request struct {
 	Limit policy.Share
 	// Keeps means that the task keeps its entitlement and its quota.
 	Keeps bool
+	// Demand is what the task could use; 0 if unknown.
+	Demand policy.Cores
 	// Base is the entitlement, the limits set by Nomad. Shares of 0 mean the kernel's default; the
 	// quota (Docker's cpu_hard_limit) is never exceeded.
 	Base limits.Limits
@@ -91,29 +93,25 @@ func (o Options) quotaMin() float64 {
 	return o.QuotaMinCores
 }
 
-// Entitlements returns the weights of the tasks' base shares.
-func Entitlements(reqs []Request, conv limits.Conversion) []float64 {
-	out := make([]float64, len(reqs))
+// Entitlements returns the weights of the tasks' base shares, and their sum.
+func Entitlements(reqs []Request, conv limits.Conversion) (entitled []float64, total float64) {
+	entitled = make([]float64, len(reqs))
 	for i, r := range reqs {
-		out[i] = float64(conv.Weight(r.base().Shares))
+		entitled[i] = float64(conv.Weight(r.base().Shares))
+		total += entitled[i]
 	}
-	return out
+	return entitled, total
 }
 
-// Modest returns the fair share of the pool of each task that could use no more, its demand, and 0 for
-// the others. Such a task is to keep its entitlement: it takes nothing from others, and one that waits
-// for something else, such as a GPU, is slowed by any weight that lets it wait for a CPU as well. A
-// demand of 0 is unknown.
-func Modest(pool policy.Cores, reqs []Request, demands []policy.Cores, conv limits.Conversion) []policy.Cores {
-	entitled := Entitlements(reqs, conv)
-	var total float64
-	for _, e := range entitled {
-		total += e
-	}
+// Modest returns the fair share of the pool of each task that could use no more, and 0 for the others.
+// Such a task keeps its entitlement, which Modest sets: it takes nothing from others, and one that
+// waits for something else, such as a GPU, is slowed by any weight that lets it wait for a CPU as well.
+func Modest(pool policy.Cores, reqs []Request, conv limits.Conversion) []policy.Cores {
+	entitled, total := Entitlements(reqs, conv)
 	out := make([]policy.Cores, len(reqs))
-	for i, d := range demands {
-		if share := pool * policy.Cores(entitled[i]/total); d > 0 && d <= share {
-			out[i] = share
+	for i, r := range reqs {
+		if share := pool * policy.Cores(entitled[i]/total); r.Demand > 0 && r.Demand <= share {
+			out[i], reqs[i].Keeps = share, true
 		}
 	}
 	return out
@@ -153,11 +151,7 @@ func planQuota(pool float64, reqs []Request, opts Options, out []limits.Limits) 
 	if !(pool > 0) || math.IsInf(pool, 1) {
 		return
 	}
-	entitled := Entitlements(reqs, opts.Conversion)
-	var total float64
-	for _, e := range entitled {
-		total += e
-	}
+	entitled, total := Entitlements(reqs, opts.Conversion)
 	for i, r := range reqs {
 		if !r.bound() {
 			continue
@@ -177,11 +171,7 @@ func planQuota(pool float64, reqs []Request, opts Options, out []limits.Limits) 
 func planWeight(reqs []Request, opts Options, out []limits.Limits) {
 	conv := opts.Conversion
 	lo, hi := conv.Bounds()
-	entitled := Entitlements(reqs, conv)
-	var total float64
-	for _, e := range entitled {
-		total += e
-	}
+	entitled, total := Entitlements(reqs, conv)
 	parts := make([]waterfill.Claim, len(reqs))
 	for i, r := range reqs {
 		e := entitled[i]

@@ -173,7 +173,7 @@ func TestLimits_quotaProperties(t *testing.T) {
 		reqs := requests().Draw(t, "requests")
 		pool := rapid.Float64Range(0.01, 256).Draw(t, "pool")
 		got := Limits(ModeQuota, policy.Cores(pool), reqs, Options{})
-		entitled := Entitlements(reqs, limits.Identity)
+		entitled, _ := Entitlements(reqs, limits.Identity)
 		var total float64
 		for _, e := range entitled {
 			total += e
@@ -345,8 +345,16 @@ func TestIOWeights_properties(t *testing.T) {
 }
 
 func TestModest(t *testing.T) {
-	reqs := []Request{{Base: limits.Limits{Shares: 1000}}, {Base: limits.Limits{Shares: 1000}}, {Base: limits.Limits{Shares: 2000}}}
-	must.Eq(t, []policy.Cores{0.5, 0, 0}, Modest(2, reqs, []policy.Cores{0.5, 0.6, 0}, limits.Identity))
-	must.Eq(t, []policy.Cores{2, 2, 4}, Modest(8, reqs, []policy.Cores{0.5, 2, 3}, limits.Identity))
-	must.SliceEmpty(t, Modest(2, nil, nil, limits.Identity))
+	of := func(demands ...policy.Cores) []Request {
+		reqs := []Request{{Base: limits.Limits{Shares: 1000}}, {Base: limits.Limits{Shares: 1000}}, {Base: limits.Limits{Shares: 2000}}}
+		for i, d := range demands {
+			reqs[i].Demand = d
+		}
+		return reqs
+	}
+	reqs := of(0.5, 0.6, 0)
+	must.Eq(t, []policy.Cores{0.5, 0, 0}, Modest(2, reqs, limits.Identity))
+	must.Eq(t, []bool{true, false, false}, []bool{reqs[0].Keeps, reqs[1].Keeps, reqs[2].Keeps})
+	must.Eq(t, []policy.Cores{2, 2, 4}, Modest(8, of(0.5, 2, 3), limits.Identity))
+	must.SliceEmpty(t, Modest(2, nil, limits.Identity))
 }
