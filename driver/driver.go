@@ -157,7 +157,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		NodeMemory:      nodeMemory(),
 		QuotaMinCores:   s.QuotaMinCores,
 		IOWeight:        s.IOWeight,
-		SharedCores:     limits.SharedCores,
+		SharedCPUs:      limits.SharedCPUs,
 		OwnQuota:        limits.OwnQuota,
 		Idle:            limits.IdleTimes,
 		NoProgressAfter: s.NoProgressAfter,

@@ -56,17 +56,16 @@ type Options struct {
 	QuotaMinCores float64
 	IOWeight      bool // also set block I/O weights, if the kernel supports them
 
-	// SharedCores returns the number of CPUs that no task owns (limits.SharedCores). If nil, only
-	// Ebbtide's own tasks are counted.
-	SharedCores func() (int, error)
+	// SharedCPUs returns the CPUs that no task owns (limits.SharedCPUs). If nil, only Ebbtide's own
+	// tasks are counted.
+	SharedCPUs func() ([]int, error)
 
 	// OwnQuota returns the plugin's current CPU quota in cores, 0 if none (limits.OwnQuota); nil to
 	// ignore it.
 	OwnQuota func() (float64, error)
 
-	// Idle returns the idle time of each of the pool's CPUs in seconds (limits.IdleTimes); nil if
-	// unknown.
-	Idle func() (map[int]float64, error)
+	// Idle returns the idle time of each of the CPUs in seconds (limits.IdleTimes); nil if unknown.
+	Idle func(cpus []int) (map[int]float64, error)
 
 	// NoProgressAfter is the time without progress in a task's output after which an event reports
 	// it.
@@ -162,6 +161,7 @@ type Controller struct {
 	decided    time.Time       // time of the last decision
 	measuring  bool            // waiting for the observers
 	pool       policy.Cores    // at the last decision
+	cpus       []int           // that no task owned then; nil if unknown
 	graceUntil time.Time       // no decisions before, while tasks are being recovered
 	alpha      float64         // of the last decision; NaN if the policy has none
 	state      json.RawMessage // of the policy

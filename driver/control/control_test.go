@@ -507,7 +507,7 @@ func TestUseIsAPartOfThePoolThatIsLimited(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, func(o *Options) {
 			o.PoolCores = 8
-			o.SharedCores = func() (int, error) { return 6, nil }
+			o.SharedCPUs = func() ([]int, error) { return []int{0, 1, 2, 3, 4, 5}, nil }
 			o.Policy = decider(t, "tradl")
 		})
 		good, _ := n.target("good", target.Targets{Acceptable: num(0.9), Hold: 1})

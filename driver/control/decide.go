@@ -19,6 +19,7 @@ import (
 // enforces its outcome.
 func (c *Controller) decide(ctx context.Context, event policy.Event) {
 	now := time.Now()
+	c.cpus = c.sharedCPUs()
 	c.pool = c.poolCores()
 	var tasks []*task
 	outside := c.leftCores
@@ -145,6 +146,17 @@ func (c *Controller) enforce(ctx context.Context, tasks []*task, now time.Time) 
 	}
 }
 
+func (c *Controller) sharedCPUs() []int {
+	if c.opts.SharedCPUs == nil {
+		return nil
+	}
+	cpus, err := c.opts.SharedCPUs()
+	if err != nil {
+		return nil // Nomad has not written it yet
+	}
+	return cpus
+}
+
 // poolCores returns the pool less the cores that tasks own (`cores`), including other drivers'
 // tasks where Nomad's cpuset shows them, and at most the plugin's own quota.
 func (c *Controller) poolCores() policy.Cores {
@@ -155,10 +167,8 @@ func (c *Controller) poolCores() policy.Cores {
 	for _, t := range c.tasks {
 		pool -= policy.Cores(t.Pinned)
 	}
-	if c.opts.SharedCores != nil {
-		if n, err := c.opts.SharedCores(); err == nil && n > 0 {
-			pool = min(pool, policy.Cores(n))
-		}
+	if n := len(c.cpus); n > 0 {
+		pool = min(pool, policy.Cores(n))
 	}
 	if c.opts.OwnQuota != nil {
 		if quota, err := c.opts.OwnQuota(); err == nil && quota > 0 {

@@ -104,11 +104,11 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 	}
 	seconds := now.Sub(w.at).Seconds()
 	pool := max(c.pool-others, minCores)
-	idle, known := c.idleTimes()
+	idle := c.idleTimes()
 	spare := 0.0
-	for cpu, seconds := range idle {
-		if before, ok := w.idle[cpu]; ok { // neither lost to a task that owns it nor returned by one
-			spare += max(seconds-before, 0)
+	for cpu, is := range idle {
+		if was, ok := w.idle[cpu]; ok { // neither lost to a task that owns it nor returned by one
+			spare += max(is-was, 0)
 		}
 	}
 	w.cores = pool
@@ -116,7 +116,7 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 	case w.at.IsZero() || seconds <= 0:
 		// After a restart of the plugin: its downtime does not count.
 		seconds = float64(used) / float64(pool)
-	case known:
+	case idle != nil:
 		w.cores = min(pool, policy.Cores((float64(used)+spare)/seconds))
 	}
 	// A task that has joined since the last update had no twin until now.
@@ -152,17 +152,17 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 	w.dirty = true
 }
 
-// idleTimes returns the idle seconds of each of the pool's CPUs, and whether they are known.
-func (c *Controller) idleTimes() (map[int]float64, bool) {
+// idleTimes returns the idle seconds of each of the pool's CPUs; nil if unknown.
+func (c *Controller) idleTimes() map[int]float64 {
 	if c.opts.Idle == nil {
-		return nil, false
+		return nil
 	}
-	idle, err := c.opts.Idle()
+	idle, err := c.opts.Idle(c.cpus)
 	if err != nil {
 		c.log.Debug("the CPUs' idle times are not known", "error", err)
-		return nil, false
+		return nil
 	}
-	return idle, true
+	return idle
 }
 
 // endTwin turns an ended task whose twin is still running into a ghost. It returns how long before

@@ -6,7 +6,9 @@ package control
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -85,7 +87,7 @@ func idling(cores float64, n **node) func(*Options) {
 	start := time.Now()
 	return func(o *Options) {
 		o.Interval = 5 * time.Second
-		o.Idle = func() (map[int]float64, error) {
+		o.Idle = func([]int) (map[int]float64, error) {
 			used := (*n).c.twins.gone
 			for _, t := range (*n).c.tasks {
 				used += policy.CPUSeconds(t.usage.CPUSeconds)
@@ -183,11 +185,15 @@ func TestTwin_idleOfThePool(t *testing.T) {
 		start, owned := time.Now(), false
 		n := newNode(t, func(o *Options) {
 			o.Interval = 5 * time.Second
-			o.Idle = func() (map[int]float64, error) {
-				idle := map[int]float64{0: 0.5 * time.Since(start).Seconds(), 1: 1000}
+			o.SharedCPUs = func() ([]int, error) {
 				if owned {
-					delete(idle, 1)
+					return []int{0}, nil
 				}
+				return []int{0, 1}, nil
+			}
+			o.Idle = func(cpus []int) (map[int]float64, error) {
+				idle := map[int]float64{0: 0.5 * time.Since(start).Seconds(), 1: 1000}
+				maps.DeleteFunc(idle, func(cpu int, _ float64) bool { return !slices.Contains(cpus, cpu) })
 				return idle, nil
 			}
 		})

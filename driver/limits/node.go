@@ -53,18 +53,13 @@ func minQuota(c control) (at string, cores float64) {
 	return at, cores
 }
 
-func SharedCores() (int, error) { return Finder{}.SharedCores() }
+func SharedCPUs() ([]int, error) { return Finder{}.SharedCPUs() }
 
-// SharedCores counts the CPUs of the cpuset that Nomad keeps for tasks without `cores`:
+// SharedCPUs returns the CPUs of the cpuset that Nomad keeps for tasks without `cores`:
 // the node less reserved.cores less the CPUs pinned by `cores` tasks of any driver, but
 // not less reserved.cpu. fs.ErrNotExist if there is none; Nomad writes it with the
 // first task.
-func (f Finder) SharedCores() (int, error) {
-	cpus, err := f.sharedCPUs()
-	return len(cpus), err
-}
-
-func (f Finder) sharedCPUs() ([]int, error) {
+func (f Finder) SharedCPUs() ([]int, error) {
 	mounts, err := f.mounts()
 	if err != nil {
 		return nil, err
@@ -109,11 +104,11 @@ func parseCPUs(list string) (cpus []int, err error) {
 	return cpus, nil
 }
 
-func IdleTimes() (map[int]float64, error) { return Finder{}.IdleTimes() }
+func IdleTimes(cpus []int) (map[int]float64, error) { return Finder{}.IdleTimes(cpus) }
 
-// IdleTimes returns how long each CPU that Nomad's tasks share (SharedCores) has been idle since boot,
-// in seconds, or each CPU of the machine if that is not known.
-func (f Finder) IdleTimes() (map[int]float64, error) {
+// IdleTimes returns how long each of the CPUs has been idle since boot, in seconds; each of the machine's
+// without any.
+func (f Finder) IdleTimes(cpus []int) (map[int]float64, error) {
 	proc, err := procfs.NewFS(f.proc())
 	if err != nil {
 		return nil, fmt.Errorf("reading the CPUs' idle times: %w", err)
@@ -122,10 +117,9 @@ func (f Finder) IdleTimes() (map[int]float64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the CPUs' idle times: %w", err)
 	}
-	shared, err := f.sharedCPUs()
 	out := make(map[int]float64, len(stat.CPU))
 	for id, cpu := range stat.CPU {
-		if err != nil || slices.Contains(shared, int(id)) {
+		if len(cpus) == 0 || slices.Contains(cpus, int(id)) {
 			out[int(id)] = cpu.Idle + cpu.Iowait
 		}
 	}

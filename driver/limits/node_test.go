@@ -10,29 +10,29 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestSharedCores(t *testing.T) {
+func TestSharedCPUs(t *testing.T) {
 	v1, v2 := "30 23 0:28 / @/cg/cpuset rw - cgroup cgroup rw,cpuset", mountV2
 	for _, tc := range []struct {
 		mount, dir, list string
-		want             int
+		want             []int
 	}{
-		{v1, "cg/cpuset/nomad/share", "0-3,7\n", 5},
-		{v2, "cg/nomad.slice/share.slice", "1\n", 1},
+		{v1, "cg/cpuset/nomad/share", "0-3,7\n", []int{0, 1, 2, 3, 7}},
+		{v2, "cg/nomad.slice/share.slice", "1\n", []int{1}},
 	} {
 		m := newMachine(t)
 		m.mounts(tc.mount)
-		_, err := m.finder().SharedCores()
+		_, err := m.finder().SharedCPUs()
 		must.ErrorIs(t, err, fs.ErrNotExist)
 		m.file(tc.dir+"/cpuset.cpus", "\n") // no task yet
-		_, err = m.finder().SharedCores()
+		_, err = m.finder().SharedCPUs()
 		must.ErrorIs(t, err, fs.ErrNotExist)
 		m.file(tc.dir+"/cpuset.cpus", tc.list)
-		n, err := m.finder().SharedCores()
+		cpus, err := m.finder().SharedCPUs()
 		must.NoError(t, err)
-		must.Eq(t, tc.want, n)
+		must.Eq(t, tc.want, cpus)
 		for _, bad := range []string{"a", "3-1", "-1", "1,"} {
 			m.file(tc.dir+"/cpuset.cpus", bad)
-			_, err = m.finder().SharedCores()
+			_, err = m.finder().SharedCPUs()
 			must.ErrorContains(t, err, "CPU list")
 		}
 	}
@@ -87,12 +87,10 @@ func TestOwnQuota(t *testing.T) {
 func TestIdleTimes(t *testing.T) {
 	m := newMachine(t)
 	m.file("proc/stat", "cpu  9 0 9 1000 100 0 0 0 0 0\ncpu0 1 0 1 300 20 0 0 0 0 0\ncpu1 1 0 1 400 0 0 0 0 0 0\ncpu2 1 0 1 500 30 0 0 0 0 0\n")
-	m.mounts(mountV2)
-	idle, err := m.finder().IdleTimes()
+	idle, err := m.finder().IdleTimes(nil)
 	must.NoError(t, err)
 	must.Eq(t, map[int]float64{0: 3.2, 1: 4, 2: 5.3}, idle)
-	m.file("cg/nomad.slice/share.slice/cpuset.cpus", "1-2\n")
-	idle, err = m.finder().IdleTimes()
+	idle, err = m.finder().IdleTimes([]int{1, 2})
 	must.NoError(t, err)
 	must.Eq(t, map[int]float64{1: 4, 2: 5.3}, idle)
 }
