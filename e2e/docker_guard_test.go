@@ -110,8 +110,10 @@ mount {
 	}
 }
 
-// logsReadOnly succeeds in a task that can write to the allocation's directories except the logs'.
+// logsReadOnly succeeds in a task that can write to the allocation's directories except the logs',
+// once its output is there: Nomad's docker driver may lose the last lines (hashicorp/nomad#6931).
 const logsReadOnly = `
+until grep -q printed $NOMAD_ALLOC_DIR/logs/$NOMAD_TASK_NAME.stdout.0; do sleep 0.1; done
 echo kept >$NOMAD_ALLOC_DIR/data/kept
 if ( echo forged >$NOMAD_ALLOC_DIR/logs/forged ) 2>/dev/null; then exit 1; fi
 if mv $NOMAD_ALLOC_DIR/logs $NOMAD_ALLOC_DIR/was 2>/dev/null; then exit 1; fi`
