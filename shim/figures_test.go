@@ -127,7 +127,8 @@ func TestCollect_anyFigures(t *testing.T) {
 			}
 			must.Between(t, 0, l.NL.Tasks, 3*relocate.MaxTasks)
 		}
-		must.NoError(t, snap.rebalanceInput(time.Unix(1, 0)).Validate())
+		spread, _ := snap.rebalanceInput(time.Unix(1, 0))
+		must.NoError(t, spread.Validate())
 	})
 }
 

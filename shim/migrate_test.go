@@ -33,7 +33,7 @@ func TestSpread(t *testing.T) {
 	moves := func(nodes map[string]Summary) []rebalance.Move {
 		snap := s.snap()
 		snap.summaries = nodes
-		in := snap.rebalanceInput(now)
+		in, _ := snap.rebalanceInput(now)
 		must.NoError(t, in.Validate())
 		return rebalance.Decide(in).Moves
 	}
@@ -41,6 +41,35 @@ func TestSpread(t *testing.T) {
 	must.Len(t, 1, moves(map[string]Summary{"a": own, "b": {}}))
 	must.SliceEmpty(t, moves(map[string]Summary{"a": own, "b": {Node: status.Node{Tasks: 5}}}))
 	must.SliceEmpty(t, moves(map[string]Summary{"a": own}))
+}
+
+// A task that never asked to move is moved for balance once its status says that it has converged.
+func TestRebalancing_converged(t *testing.T) {
+	s, a := small()
+	a.Allocated = cluster.Resources{}
+	other := *a
+	other.ID = "other"
+	s.state.Allocs[other.ID] = &other
+	said := map[string]status.Status{}
+	s.nomad = says{statuses: said}
+	moved := func() (out []string) {
+		snap := s.snap()
+		snap.summaries = map[string]Summary{"a": {Node: status.Node{Tasks: 2}}, "b": {}}
+		for _, x := range snap.rebalancing().proposals {
+			out = append(out, x.alloc.ID+" to "+x.to)
+		}
+		return out
+	}
+	must.SliceEmpty(t, moved(), must.Sprint("nothing is known of them"))
+	since := time.Now().Add(-time.Minute)
+	said["alloc"] = status.Status{Alloc: "alloc", SpeCon: status.SpeCon{Category: "WC", Since: since}}
+	must.SliceEmpty(t, moved(), must.Sprint("it learns"))
+	said["alloc"] = status.Status{Alloc: "alloc", SpeCon: status.SpeCon{Category: "CC", Since: since}}
+	must.Eq(t, []string{"alloc to b"}, moved())
+	said["other"] = status.Status{Alloc: "other", SpeCon: status.SpeCon{Category: "CC", Since: since.Add(time.Second)}}
+	must.Eq(t, []string{"other to b"}, moved(), must.Sprint("it converged last"))
+	s.writer.jobs = map[cluster.JobKey]store.Job{a.Job: {Rebalanced: true}}
+	must.SliceEmpty(t, moved())
 }
 
 func TestMark_dry(t *testing.T) {

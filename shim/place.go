@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/move"
@@ -99,7 +100,8 @@ func (s *snapshot) placeOne(p *plan, a *cluster.Alloc, l *nodeLoads, known []rea
 	}
 	p.placed = append(p.placed, a.ID)
 	group, _ := s.group(a, policies.FlowConPlace)
-	loads := s.candidates(s.Job(a.Job), group, a.Allocated, a.Node, l)
+	own := slices.DeleteFunc(slices.Clone(known), func(r reading) bool { return r.alloc != a })
+	loads := s.candidates(s.Job(a.Job), group, a.Allocated, a.Node, own, l)
 	i := slices.IndexFunc(loads, func(l placement.Load) bool { return l.ID == a.Node })
 	if i < 0 {
 		return // the node has been removed
@@ -151,14 +153,14 @@ func (s *snapshot) nodeLoads() *nodeLoads {
 }
 
 // candidates returns the nodes on which Nomad would place the group, as far as the shim knows, and
-// own, the node on which it already runs, counted without it ("" if none). The next call reuses the
+// node, on which its tasks own already run, counted without them ("" if none). The next call reuses the
 // slice.
-func (s *snapshot) candidates(j *cluster.Job, g cluster.Group, asks cluster.Resources, own string, all *nodeLoads) []placement.Load {
+func (s *snapshot) candidates(j *cluster.Job, g cluster.Group, asks cluster.Resources, node string, own []reading, all *nodeLoads) []placement.Load {
 	loads := all.buf[:0]
 	for i, l := range all.loads {
 		switch {
-		case l.ID == own:
-			l.NL.Tasks = max(0, l.NL.Tasks-1)
+		case l.ID == node:
+			l = without(l, own)
 		case s.isRejected(j.Key, l.ID) || !s.feasible(all.nodes[i], j, g, asks):
 			continue
 		}
@@ -167,6 +169,24 @@ func (s *snapshot) candidates(j *cluster.Job, g cluster.Group, asks cluster.Reso
 	}
 	all.buf = loads
 	return loads
+}
+
+// without returns a node's load without some of its tasks.
+func without(l placement.Load, tasks []reading) placement.Load {
+	for _, r := range tasks {
+		g := &l.NL
+		switch policy.Category(r.status.Category) {
+		case policy.WL:
+			g = &l.WL
+		case policy.CL:
+			g = &l.CL
+		}
+		g.Tasks, g.Growth = max(0, g.Tasks-1), max(0, g.Growth-max(0, known(r.status.Growth)))
+		if g.Measured = min(g.Measured, g.Tasks); g.Tasks == 0 {
+			g.Growth = 0 // no rounding error remains
+		}
+	}
+	return l
 }
 
 // load converts a summary. A growth sum of 0 may mean that no growth has been measured.
@@ -254,7 +274,7 @@ func (s *snapshot) chooseNode(j *cluster.Job, all *nodeLoads) (move.Place, place
 	if n := len(s.rejected[j.Key]); n >= maxAttempts {
 		return anywhere(fmt.Sprintf("Nomad would place it on none of the %d best nodes", n))
 	}
-	out := placement.Choose(s.candidates(j, group, group.Requested, "", all), placement.Params{CapacityAware: s.config.Placement.CapacityAware})
+	out := placement.Choose(s.candidates(j, group, group.Requested, "", nil, all), placement.Params{CapacityAware: s.config.Placement.CapacityAware})
 	b.Node = out.Node
 	return b, out, nil
 }

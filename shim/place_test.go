@@ -40,7 +40,7 @@ func TestCandidates_barred(t *testing.T) {
 	best := func(own string) string {
 		now := s.snap()
 		now.summaries = nodes
-		return placement.Choose(now.candidates(j, j.Groups["train"], a.Allocated, own, now.nodeLoads()), placement.DefaultParams()).Node
+		return placement.Choose(now.candidates(j, j.Groups["train"], a.Allocated, own, []reading{{alloc: a, status: status.Status{Growth: 0.15}}}, now.nodeLoads()), placement.DefaultParams()).Node
 	}
 	must.Eq(t, "a", best(""))
 	for _, id := range []string{"b", "c", "d", "e", "f"} {
@@ -90,17 +90,22 @@ func TestLoads(t *testing.T) {
 	now := time.Now()
 	a.Allocated = cluster.Resources{}
 	nodes := map[string]Summary{"a": growing(2, 0.2), "b": growing(1, 0.1)}
+	grow := 0.0
 	pending := func(own string) map[string]int {
 		out := map[string]int{}
 		now := s.snap()
 		now.summaries = nodes
-		for _, l := range now.candidates(j, group, a.Allocated, own, now.nodeLoads()) {
+		for _, l := range now.candidates(j, group, a.Allocated, own, []reading{{alloc: a, status: status.Status{Growth: 0.15}}}, now.nodeLoads()) {
 			out[l.ID] = l.NL.Tasks*10 + l.Pending
+			if l.ID == "a" {
+				grow = l.NL.Growth
+			}
 		}
 		return out
 	}
 	must.Eq(t, map[string]int{"a": 20, "b": 10}, pending(""))
 	must.Eq(t, map[string]int{"a": 10, "b": 10}, pending(a.Node), must.Sprint("its own node counts without it"))
+	must.InDelta(t, 0.05, grow, 1e-9, must.Sprint("nor its growth"))
 	s.inbound["b"] = 2
 	must.Eq(t, map[string]int{"a": 20, "b": 12}, pending(""))
 

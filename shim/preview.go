@@ -46,17 +46,18 @@ func (p Preview) Placing(c config.Config, nodes map[string]Summary) func(*cluste
 	loads := s.nodeLoads()
 	return func(a *cluster.Alloc) (placement.Output, store.Entry) {
 		group, _ := s.group(a, policies.FlowConPlace)
-		out := placement.Choose(s.candidates(s.Job(a.Job), group, a.Allocated, a.Node, loads), placement.Params{CapacityAware: c.Placement.CapacityAware})
+		out := placement.Choose(s.candidates(s.Job(a.Job), group, a.Allocated, a.Node, []reading{{alloc: a}}, loads), placement.Params{CapacityAware: c.Placement.CapacityAware})
 		it := proposal{alloc: a, to: out.Node, entry: store.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)}}
 		return out, it.record(s)
 	}
 }
 
-// Rebalance returns the allocations to be moved, including those whose target could not take them.
+// Rebalance returns the allocations to be moved, including those whose target could not take them or
+// that may not have converged.
 func (p Preview) Rebalance(now time.Time, nodes map[string]Summary) (rebalance.Output, error) {
 	s := p.state
 	s.summaries = nodes
-	in := s.rebalanceInput(now)
+	in, _ := s.rebalanceInput(now)
 	if err := in.Validate(); err != nil {
 		return rebalance.Output{}, fmt.Errorf("rebalancing: %w", err)
 	}

@@ -27,9 +27,9 @@ type Node struct {
 type Task struct {
 	// ID is unique.
 	ID string `json:"id" doc:"the task's unique ID"`
-	// MarkedS is when the task was marked as migrated (package migration), in seconds since the
-	// same epoch; nil if it was not.
-	MarkedS *float64 `json:"marked_s" doc:"when it was moved by specon-migrate, or kept, in seconds since the same epoch; null if never"`
+	// MarkedS is when the task was marked as migrated (package migration) or, if it never asked to
+	// move, converged, in seconds since the same epoch; nil while it learns.
+	MarkedS *float64 `json:"marked_s" doc:"when it was moved by specon-migrate, kept, or else converged, in seconds since the same epoch; null while it learns"`
 	// Rebalanced means that Algorithm 3 has already moved the task.
 	Rebalanced bool `json:"rebalanced" doc:"whether this policy has already moved it"`
 }

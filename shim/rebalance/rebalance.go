@@ -1,15 +1,20 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package rebalance spreads tasks once all have converged, by SpeCon's Algorithm 3: then Algorithm
-// 2 moves no tasks, and nodes whose tasks finish stay idle. With the balance factor bf = ⌊Σ|w| /
-// |W|⌋ and d, the time since a task was marked as migrated:
+// Package rebalance spreads converged tasks by SpeCon's Algorithm 3: Algorithm 2 decides on each once,
+// and nodes whose tasks finish stay idle. With the balance factor bf = ⌊Σ|w| / |W|⌋ and d, the time
+// since a task was marked as migrated:
 //
 //	with idle nodes:  each takes the task with the least d
 //	otherwise:        each node with |w| < bf − 1 takes the task with the least d
 //
 // from nodes with tasks to spare, each task at most once. The task with the least d converged last
 // and has the most work left.
+//
+// The paper's text has it run once all tasks are marked, its pseudo-code and its evaluation (Fig. 9:
+// 20 s after the last submission) have not. Algorithm 2 is only asked while another task of the node
+// learns, so the last ones of a node are never marked. Here tasks that converged or were marked can
+// move, and the others count.
 package rebalance
 
 import (
@@ -20,8 +25,6 @@ import (
 )
 
 const (
-	// RuleUnmarked: a task is not yet marked as migrated.
-	RuleUnmarked = "specon.alg3.unmarked"
 	// RuleIdle: idle nodes take tasks.
 	RuleIdle = "specon.alg3.idle"
 	// RuleShort: nodes with too few tasks take some.
@@ -65,12 +68,7 @@ func Decide(in Input) Output {
 	for i, n := range in.Nodes {
 		total += len(n.Tasks)
 		for _, t := range n.Tasks {
-			if t.MarkedS == nil {
-				out.Rule = RuleUnmarked
-				out.Why = fmt.Sprintf("%s on %s has not been marked as migrated yet: Algorithm 2 continues", t.ID, n.ID)
-				return out
-			}
-			if !t.Rebalanced {
+			if t.MarkedS != nil && !t.Rebalanced {
 				tasks = append(tasks, candidate{id: t.ID, node: i, marked: *t.MarkedS})
 			}
 		}
@@ -157,5 +155,5 @@ func (c *cluster) nothing(takers int, name string) string {
 	if takers == 0 {
 		return "no node is idle or short of tasks"
 	}
-	return fmt.Sprintf("%d nodes are %s, but no other has a task to spare that has not been moved for balance before", takers, name)
+	return fmt.Sprintf("%d nodes are %s, but no other has a task to spare that has converged and has not been moved for balance before", takers, name)
 }

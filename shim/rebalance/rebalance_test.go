@@ -55,9 +55,13 @@ func TestDecide(t *testing.T) {
 			input(node("w1"), node("w2", task("c3", 10), task("c4", 20))),
 			[]Move{{"c4", "w2", "w1"}}, 1, RuleIdle,
 		}, {
-			"not before all are marked",
+			"those that learn count, but stay",
 			input(node("w1"), node("w2", task("c3", 10), task("c4", -1))),
-			[]Move{}, 0, RuleUnmarked,
+			[]Move{{"c3", "w2", "w1"}}, 1, RuleIdle,
+		}, {
+			"all learn",
+			input(node("w1"), node("w2", task("c3", -1), task("c4", -1))),
+			[]Move{}, 1, RuleBalanced,
 		}, {
 			"once only",
 			input(node("w1"), node("w2", task("c3", 10), task("c4", 20).rebalanced())),
@@ -115,11 +119,10 @@ func TestDecide_why(t *testing.T) {
 		in   Input
 		want string
 	}{
-		{input(node("a", task("x", -1))), "x on a has not been marked as migrated yet: Algorithm 2 continues"},
 		{input(node("a"), node("b", task("x", 1), task("y", 2))), "2 tasks on 2 nodes, balance factor 1: 1 nodes are idle; moving the 1 tasks that converged last"},
 		{input(full("a", 1), full("b", 7)), "8 tasks on 2 nodes, balance factor 4: 1 nodes are short of tasks; moving the 1 tasks that converged last"},
 		{input(full("a", 1), full("b", 1)), "2 tasks on 2 nodes, balance factor 1: no node is idle or short of tasks"},
-		{input(node("a"), full("b", 1)), "1 tasks on 2 nodes, balance factor 0: 1 nodes are idle, but no other has a task to spare that has not been moved for balance before"},
+		{input(node("a"), full("b", 1)), "1 tasks on 2 nodes, balance factor 0: 1 nodes are idle, but no other has a task to spare that has converged and has not been moved for balance before"},
 	} {
 		must.Eq(t, tc.want, Decide(tc.in).Why)
 	}
@@ -145,7 +148,7 @@ func TestDecide_properties(t *testing.T) {
 		for i := range rapid.IntRange(0, 8).Draw(t, "nodes") {
 			n := node(fmt.Sprintf("node-%d", i))
 			for range rapid.IntRange(0, 12).Draw(t, "tasks") {
-				x := task(fmt.Sprintf("task-%d", tasks), rapid.SampledFrom([]float64{0, 1, 2, 500, 1000}).Draw(t, "marked"))
+				x := task(fmt.Sprintf("task-%d", tasks), rapid.SampledFrom([]float64{-1, 0, 1, 2, 500, 1000}).Draw(t, "marked"))
 				x.Rebalanced = rapid.Bool().Draw(t, "rebalanced")
 				n.Tasks = append(n.Tasks, x)
 				tasks++
@@ -162,7 +165,7 @@ func TestDecide_properties(t *testing.T) {
 			count[n.ID] = len(n.Tasks)
 			for _, x := range n.Tasks {
 				home[x.ID] = n
-				if x.Rebalanced {
+				if x.Rebalanced || x.MarkedS == nil {
 					home[x.ID] = Node{}
 				}
 			}
