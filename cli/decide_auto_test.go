@@ -54,7 +54,7 @@ func TestDecide_badAuto(t *testing.T) {
 		{`{"tasks": [{}], "event": "x"}`, []string{
 			`now_s: is missing`, `pool_cores: is missing`,
 			`tasks[0].id: is missing`, `tasks[0].kind: is missing`, `tasks[0].limit: is missing`, `tasks[0].use: is missing`,
-			`event: must be one of "", "join", "leave", got "x"`,
+			`event: must be one of "", "join", "leave", "target", got "x"`,
 		}},
 		{strings.Replace(autoSnapshot, `"objective_s": 0.4`, `"objective_s": 0, "goal": "min", "acceptable": 0.3`, 1), []string{
 			`tasks[1].objective_s: must be > 0, got 0`,

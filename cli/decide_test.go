@@ -189,7 +189,7 @@ func TestDecide_badSnapshots(t *testing.T) {
 		{"negative alpha", decideWith("0.35", "-1"), []string{`params.alpha: must be "adaptive" or a number ≥ 0, got -1`}},
 		{"beta 0", decideWith(`"beta": 2`, `"beta": 0`), []string{"params.beta: must be ≥ 1, got 0"}},
 		{"no entitlement", decideWith(`"use": 0.5`, `"use": 0.5, "entitlement": 0`), []string{"tasks[0].entitlement: must be > 0, got 0"}},
-		{"bad event", decideWith(`"event": ""`, `"event": "joined"`), []string{`event: must be one of "", "join", "leave", got "joined"`}},
+		{"bad event", decideWith(`"event": ""`, `"event": "joined"`), []string{`event: must be one of "", "join", "leave", "target", got "joined"`}},
 		{"several, of all kinds", `{"tasks": [{"id": "a", "category": "XL", "growth": NaN, "progress": "1", "limit": 2, "use": -1, "x": 0}], "interval_s": 0, "event": ""}`,
 			[]string{
 				"initial_interval_s: is missing",

@@ -321,9 +321,15 @@ func (c *Controller) loop(ctx context.Context) {
 
 func (c *Controller) tick(ctx context.Context) {
 	now := time.Now()
+	reached := false
 	for _, t := range c.tasks {
+		was := t.reached
 		t.refresh(now)
 		t.refreshGPU(now)
+		reached = reached || t.reached != was
+	}
+	if reached && !now.Before(c.graceUntil) {
+		c.decide(ctx, policy.EventTarget) // TRADL: its allocator runs when a tracker reports a target
 	}
 	c.runWhenDue(ctx, now)
 	for _, t := range c.tasks {

@@ -124,6 +124,23 @@ func TestAcceptableTaskYields(t *testing.T) {
 	}
 }
 
+// The allocator runs when a target is reached, not only at the end of an interval.
+func TestAcceptableTaskYieldsAtOnce(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, func(o *Options) { o.Policy, o.Interval = decider(t, "tradl"), 20*time.Second })
+		good, _ := n.target("good", target.Targets{Acceptable: num(0.5), Hold: 1})
+		other, _ := n.target("other", target.Targets{Acceptable: num(0.001), Hold: 1})
+		n.start(good)
+		n.start(other)
+		do := behaviour{good: says(1.0), other: says(1.0)}
+		n.seconds(45, do)
+		must.Eq(t, other.limits.Shares, good.limits.Shares)
+		do[good] = says(0.4)
+		n.seconds(2, do)
+		must.Less(t, other.limits.Shares, good.limits.Shares)
+	})(t)
+}
+
 // A leave reduces the sum of use, but the pool was full: no limit is lifted.
 func TestAcceptableTaskYieldsOnWhenOthersLeave(t *testing.T) {
 	for _, name := range []string{"tradl"} {

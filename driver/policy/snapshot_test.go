@@ -118,7 +118,7 @@ func TestSnapshot_Validate(t *testing.T) {
 		"response_s 0":               {func(s *Snapshot, a, b *Task) { b.ResponseS = num(0) }, ""},
 		"gone":                       {func(s *Snapshot, a, b *Task) { s.Gone = Share(inf) }, "gone: must be ≥ 0, got +Inf"},
 		"of the node": {func(s *Snapshot, a, b *Task) { s.Event, s.PoolCores, s.IntervalS = "x", -1, inf },
-			"event: must be one of \"\", \"join\", \"leave\", got \"x\"\npool_cores: must be ≥ 0, got -1\ninterval_s: must be ≥ 0, got +Inf"},
+			"event: must be one of \"\", \"join\", \"leave\", \"target\", got \"x\"\npool_cores: must be ≥ 0, got -1\ninterval_s: must be ≥ 0, got +Inf"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := Snapshot{Tasks: []Task{training, service}}

@@ -90,10 +90,12 @@ const (
 	EventJoin Event = "join"
 	// EventLeave is the end of a task, which the snapshot omits.
 	EventLeave Event = "leave"
+	// EventTarget is that a task has reached a target (TRADL, §4.1.2).
+	EventTarget Event = "target"
 )
 
 func (e Event) check(errs *fields.Errors) {
-	if !slices.Contains([]Event{EventNone, EventJoin, EventLeave}, e) {
-		errs.Add("event", `must be one of "", "join", "leave", got %q`, string(e))
+	if !slices.Contains([]Event{EventNone, EventJoin, EventLeave, EventTarget}, e) {
+		errs.Add("event", `must be one of "", "join", "leave", "target", got %q`, string(e))
 	}
 }
