@@ -22,7 +22,7 @@ const (
 func All() []policy.Query {
 	return []policy.Query{
 		policy.NewQuery(FairShare, "how a GPU's memory is divided (Adaptive Fair-Share, equation 1)",
-			fairshare.Input{Params: fairshare.DefaultParams()}, fairshare.Example(), fairshare.Decide),
+			fairshare.Input{Params: fairshare.DefaultParams()}, fairshare.Example(), fairshare.Decide, departures()...),
 		policy.NewQuery(FairShareAdapt, "how its coefficients move after a window (AdaptiveUpdate)",
 			fairshare.AdaptInput{Params: fairshare.DefaultAdaptParams()}, fairshare.AdaptExample(), fairshare.Adapt),
 		policy.NewQuery(Plan, "which jobs on a GPU pause before their memory collides (execution planning)",

@@ -13,4 +13,5 @@ func TestAll(t *testing.T) {
 	for _, q := range All() {
 		policytest.Example(t, q)
 	}
+	policytest.Departures(t, "../../docs/gpu-internals.md", "### Departures from the paper", departures())
 }

@@ -81,8 +81,7 @@ type Definition[P any] struct {
 // Policy is a policy without set parameters.
 type Policy struct {
 	Query
-	Options    []Option
-	Departures []Departure
+	Options []Option
 	// Params are the default parameters as JSON.
 	Params json.RawMessage
 
@@ -94,6 +93,8 @@ type Query struct {
 	Name     string // on the command line; for policies also in the configuration
 	Synopsis string
 	Example  any // a valid input
+	// Departures lists all differences from the paper.
+	Departures []Departure
 	// Decide runs the function on JSON. The error is a fields.Errors with all errors of the input.
 	Decide func(input []byte) (output any, err error)
 }
@@ -110,9 +111,9 @@ type Decider struct {
 
 // NewQuery returns a Query of a pure function. defaults holds the optional fields; In's method
 // Validate() error is called if present.
-func NewQuery[In, Out any](name, synopsis string, defaults, example In, decide func(In) Out) Query {
+func NewQuery[In, Out any](name, synopsis string, defaults, example In, decide func(In) Out, departures ...Departure) Query {
 	return Query{
-		Name: name, Synopsis: synopsis, Example: example,
+		Name: name, Synopsis: synopsis, Example: example, Departures: departures,
 		Decide: func(input []byte) (any, error) {
 			in := defaults
 			if err := strictjson.Decode("snapshot", input, &in); err != nil {
@@ -132,8 +133,8 @@ func (d Definition[P]) Policy() Policy {
 	shown := d.Example
 	shown.Params = params
 	p := Policy{
-		Query:   Query{Name: d.Name, Synopsis: d.Synopsis, Example: example{shown, d.Needs}, Decide: d.decideJSON},
-		Options: d.Options, Departures: d.Departures, Params: params,
+		Query:   Query{Name: d.Name, Synopsis: d.Synopsis, Example: example{shown, d.Needs}, Departures: d.Departures, Decide: d.decideJSON},
+		Options: d.Options, Params: params,
 	}
 	p.configure = func(data []byte) (Decider, error) {
 		params, err := d.params(data)

@@ -6,6 +6,7 @@ package policytest
 
 import (
 	"encoding/json"
+	"os"
 	"slices"
 	"strings"
 
@@ -45,6 +46,24 @@ func Example(t must.T, q policy.Query) {
 	must.StrContains(t, string(out), `"rule":"`+paper+".")
 	_, err = q.Decide([]byte("{}"))
 	must.ErrorContains(t, err, "is missing")
+}
+
+// Departures checks that a document has the table of a policy's departures below a heading, to the
+// letter. The reasons are in the code alone.
+func Departures(t must.T, file, heading string, departures []policy.Departure) {
+	t.Helper()
+	doc, err := os.ReadFile(file)
+	must.NoError(t, err)
+	cell := strings.NewReplacer("|", `\|`)
+	table := heading + "\n\n| published | Ebbtide |\n| --- | --- |\n"
+	for _, d := range departures {
+		for _, part := range []string{d.Published, d.Ours, d.Why} {
+			must.NotEq(t, "", part)
+			must.StrNotContains(t, part, "\n")
+		}
+		table += "| " + cell.Replace(d.Published) + " | " + cell.Replace(d.Ours) + " |\n"
+	}
+	must.StrContains(t, string(doc), table+"\n", must.Sprintf("%s lacks this table, or differs from it", file))
 }
 
 // Entitled checks that scaling all entitlements, or reversing the tasks, changes no

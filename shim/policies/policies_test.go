@@ -13,5 +13,8 @@ import (
 func TestAll(t *testing.T) {
 	for _, q := range All() {
 		policytest.Example(t, q)
+		if q.Departures != nil {
+			policytest.Departures(t, "../../docs/concepts.md", "### `"+q.Name+"`", q.Departures)
+		}
 	}
 }

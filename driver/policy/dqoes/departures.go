@@ -47,6 +47,10 @@ func departures() []policy.Departure {
 			Published: "Algorithm 3 counts all services",
 			Ours:      "with unmeasured ones there is no trend",
 			Why:       "sums over different services do not compare",
+		}, {
+			Published: "Algorithm 3 halves the interval without bound",
+			Ours:      "down to the initial one",
+			Why:       "an interval must span several responses",
 		},
 	}
 }

@@ -67,6 +67,10 @@ func departures() []policy.Departure {
 			Published: "diverged models are not covered",
 			Ours:      "a NaN or infinite value puts the task into CL",
 			Why:       "NaN must not enter a sum",
+		}, {
+			Published: "managers send α and the interval to workers",
+			Ours:      "options of the agent",
+			Why:       "Nomad tells a running plugin nothing; tasks survive a restart of the agent",
 		},
 	}
 }

@@ -72,5 +72,5 @@ func Queries() []policy.Query {
 	}
 	return append(out, policy.NewQuery("specon-categorise",
 		"progressing, watching or converged, and which task requests a move (SpeCon, Algorithm 1)",
-		specon.Input{Params: specon.DefaultParams()}, specon.Example(), specon.Decide))
+		specon.Input{Params: specon.DefaultParams()}, specon.Example(), specon.Decide, specon.Departures()...))
 }

@@ -5,8 +5,6 @@ package policies
 
 import (
 	"encoding/json"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -34,6 +32,9 @@ func TestQueries(t *testing.T) {
 	for _, q := range Queries() {
 		policytest.Example(t, q)
 	}
+	q, err := policy.Find(Queries(), "specon-categorise")
+	must.NoError(t, err)
+	policytest.Departures(t, "../../../docs/concepts.md", "### `specon-categorise`", q.Departures)
 }
 
 // Policies accept the agent's defaults, list departures, and have only known options.
@@ -51,29 +52,7 @@ func TestAll(t *testing.T) {
 		policytest.Decide(t, d.Decide, s)
 
 		must.SliceNotEmpty(t, p.Departures, must.Sprint(p.Name))
-		for _, departure := range p.Departures {
-			for _, part := range []string{departure.Published, departure.Ours, departure.Why} {
-				must.NotEq(t, "", part)
-				must.StrNotContains(t, part, "\n")
-			}
-		}
-	}
-}
-
-// The table of departures in the documentation is the code's, to the letter; the reasons are in
-// the code alone.
-func TestDepartures_documented(t *testing.T) {
-	doc, err := os.ReadFile("../../../docs/concepts.md")
-	must.NoError(t, err)
-	cell := strings.NewReplacer("|", `\|`)
-	for _, p := range All() {
-		table := "### Policy `" + p.Name + "`\n\n| published | Ebbtide |\n| --- | --- |\n"
-		for _, d := range p.Departures {
-			table += "| " + cell.Replace(d.Published) + " | " + cell.Replace(d.Ours) + " |\n"
-		}
-		if !strings.Contains(string(doc), table+"\n") {
-			t.Errorf("docs/concepts.md lacks this table, or differs from it:\n\n%s", table)
-		}
+		policytest.Departures(t, "../../../docs/concepts.md", "### Policy `"+p.Name+"`", p.Departures)
 	}
 }
 
