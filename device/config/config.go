@@ -49,6 +49,7 @@ const (
 // Config holds the options as written: durations are text.
 type Config struct {
 	Enabled  bool     `codec:"enabled"`
+	Preset   string   `codec:"preset"`
 	Library  string   `codec:"library"`
 	Seats    int      `codec:"seats_per_gpu"`
 	Spread   bool     `codec:"spread"`
@@ -80,6 +81,7 @@ func Spec() *hclspec.Spec {
 	}
 	return hclspec.NewObject(map[string]*hclspec.Spec{
 		"enabled":            option("enabled", "bool", "true"),
+		"preset":             option("preset", "string", `""`),
 		"library":            option("library", "string", `""`),
 		"seats_per_gpu":      option("seats_per_gpu", "number", "4"),
 		"spread":             option("spread", "bool", "true"),
@@ -146,6 +148,9 @@ func Divisions() []string {
 	return []string{string(fairshare.Adaptive), string(fairshare.Static), string(fairshare.WholeCard)}
 }
 
+// adaptiveFairShare is the preset of the paper: adaptive shares, and an execution plan.
+const adaptiveFairShare = "adaptive-fair-share"
+
 const maxSocketDir = gate.MaxPath - len("/"+handoff.Socket)
 
 var libraries = map[string]string{"library": "libnvidia-ml.so.1", "cuda_library": "libcuda.so.1"}
@@ -199,6 +204,13 @@ func (c Config) Validate() (*Settings, error) {
 	oneOf("mounts", c.Mounts, MountsDriver, MountsDevice)
 	oneOf("division", c.Division, Divisions()...)
 	oneOf("over_share", c.Over, OverAuto, OverWait, OverDeny)
+	switch c.Preset {
+	case "":
+	case adaptiveFairShare:
+		s.Division, s.Adapting, s.Planning = string(fairshare.Adaptive), true, true
+	default:
+		bad("preset: must be %s or empty, got %q", adaptiveFairShare, c.Preset)
+	}
 	if !filepath.IsAbs(c.Preload) {
 		bad("preload: must be the absolute path of libebbtide-cuda.so, got %q", c.Preload)
 	}

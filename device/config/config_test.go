@@ -40,6 +40,7 @@ func TestConfig_Validate(t *testing.T) {
 		`library: must be the absolute path of libnvidia-ml.so.1, or empty, got "libnvidia-ml.so.1"`: func(c *Config) { c.Library = "libnvidia-ml.so.1" },
 		`preload: must be the absolute path of libebbtide-cuda.so, got "lib.so"`:                     func(c *Config) { c.Preload = "lib.so" },
 		"gate: must be the absolute path of a directory, of at most 97 bytes":                        func(c *Config) { c.Gate = "/" + strings.Repeat("x", 97) },
+		`preset: must be adaptive-fair-share or empty, got "fair"`:                                   func(c *Config) { c.Preset = "fair" },
 		`over_share: must be one of auto, wait, deny, got "borrow"`:                                  func(c *Config) { c.Over = "borrow" },
 		`cuda_library: must be the absolute path of libcuda.so.1, or empty, got "libcuda.so"`:        func(c *Config) { c.CUDA = "libcuda.so" },
 		"turn: must be a duration from 1s to 24h, got 0s":                                            func(c *Config) { c.Turn = "0s" },

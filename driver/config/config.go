@@ -7,6 +7,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ func Engines() []string { return []string{EngineDocker, EngineExec} }
 type common struct {
 	Engine          string  `json:"engine"`
 	Policy          string  `json:"policy"`
+	Preset          string  `json:"preset"`
 	Mode            string  `json:"mode"`
 	Estimator       string  `json:"estimator"`
 	SpeConAlpha     float64 `json:"specon_alpha"`
@@ -56,6 +58,8 @@ func Options() []policy.Option {
 			Doc: "Nomad driver that runs the tasks; `config` takes its options. Constrain jobs with `${attr.driver.ebbtide.engine}`."},
 		{Name: "policy", Kind: text, Default: `"` + policies.Names()[0] + `"`, Allowed: either(policies.Names()...),
 			Doc: "How CPU is divided; see below."},
+		{Name: "preset", Kind: text, Default: `""`, Allowed: either(policies.PresetNames()...),
+			Doc: "A paper's setting, as [published](../driver/policy/policies/presets.go), instead of the defaults below."},
 		{Name: "mode", Kind: text, Default: `"weight"`, Allowed: either(string(plan.ModeWeight), string(plan.ModeQuota)),
 			Doc: "Limits are weights, effective while CPU is short, or hard quotas."},
 		{Name: "estimator", Kind: text, Default: `"robust"`, Allowed: either(growth.KindRobust, growth.KindPublished),
@@ -113,9 +117,14 @@ type Settings struct {
 // float64s and bools. The error is a fields.Errors with all errors.
 func Parse(values map[string]any) (*Settings, error) {
 	var errs fields.Errors
+	named, _ := values["preset"].(string)
+	preset, err := policies.FindPreset(named)
+	if err != nil {
+		errs.Add("preset", "%v", err)
+	}
 	all := make(map[string]json.RawMessage)
 	for _, o := range Options() {
-		all[o.Name] = json.RawMessage(o.Default)
+		all[o.Name] = json.RawMessage(cmp.Or(preset[o.Name], o.Default))
 		value, ok := values[o.Name]
 		if !ok || value == nil {
 			continue

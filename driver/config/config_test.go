@@ -6,6 +6,7 @@ package config
 import (
 	"math"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -59,6 +60,27 @@ func TestParse_defaults(t *testing.T) {
 	}, s)
 }
 
+// A preset replaces defaults, not what is set.
+func TestParse_preset(t *testing.T) {
+	for _, name := range policies.PresetNames() {
+		_, err := Parse(map[string]any{"preset": name})
+		must.NoError(t, err, must.Sprint(name))
+		options, err := policies.FindPreset(name)
+		must.NoError(t, err)
+		for option := range options {
+			must.True(t, slices.ContainsFunc(Options(), func(o policy.Option) bool { return o.Name == option }), must.Sprint(option))
+		}
+	}
+	s, err := Parse(map[string]any{"preset": "flowcon-2019", "interval": "30s"})
+	must.NoError(t, err)
+	must.Eq(t, "flowcon", s.Policy.Name)
+	must.StrContains(t, string(s.Policy.Params), `"alpha":0.05`)
+	must.Eq(t, plan.ModeQuota, s.Mode)
+	must.Eq(t, "published", s.Estimator)
+	must.Eq(t, 30*time.Second, s.Interval)
+	must.Eq(t, 24*time.Hour, s.MaxInterval)
+}
+
 func TestParse(t *testing.T) {
 	type values = map[string]any
 	for name, tc := range map[string]struct {
@@ -69,6 +91,7 @@ func TestParse(t *testing.T) {
 		"exec":      {values{"engine": "exec"}, ""},
 		"policy":    {values{"policy": "flow"}, `policy: must be one of auto, fsp, flowcon, tradl, dqoes, none, got "flow"`},
 		"none":      {values{"policy": "none"}, ""},
+		"preset":    {values{"preset": "flowcon"}, `preset: must be one of flowcon-2019, flowcon-2022, specon, tradl, dqoes, got "flowcon"`},
 		"io_weight": {values{"io_weight": "yes"}, `io_weight: must be one of on, off, got "yes"`},
 		"mode":      {values{"mode": "hard"}, `mode: must be one of weight, quota, got "hard"`},
 		"no mode":   {values{"mode": "none"}, `mode: must be one of weight, quota, got "none"`},

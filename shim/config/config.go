@@ -147,6 +147,7 @@ func Default() Config {
 
 // file is the schema; unset options are nil.
 type file struct {
+	Preset   *string `hcl:"preset,optional"`
 	Interval *string `hcl:"interval,optional"`
 	DryRun   *bool   `hcl:"dry_run,optional"`
 	LogLevel *string `hcl:"log_level,optional"`
@@ -258,6 +259,20 @@ func set[T any](into *T, value *T) {
 	}
 }
 
+// preset sets what a paper publishes: its own policies, without the others.
+func (c *Config) preset(name string) error {
+	c.Relocation.Enabled, c.Queue.Enabled = false, false
+	switch name {
+	case "flowcon-2022":
+		c.Placement.Enabled, c.Placement.CapacityAware, c.Placement.Margin = true, false, 0
+	case "specon":
+		c.Migration.Enabled, c.Rebalance.Enabled, c.Rebalance.Interval = true, true, 30*time.Second
+	default:
+		return fmt.Errorf("preset: must be one of flowcon-2022, specon, got %q", name)
+	}
+	return nil
+}
+
 func (f file) merge(c *Config) error {
 	var errs []error
 	// An invalid duration keeps its default, so Validate does not report it again.
@@ -271,6 +286,11 @@ func (f file) merge(c *Config) error {
 			return
 		}
 		*into = d
+	}
+	if f.Preset != nil {
+		if err := c.preset(*f.Preset); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	duration("interval", &c.Interval, f.Interval)
 	set(&c.DryRun, f.DryRun)

@@ -118,6 +118,21 @@ window "night" {
 	}, c)
 }
 
+// A preset replaces defaults, not what is set.
+func TestParse_preset(t *testing.T) {
+	c, err := Parse([]byte("preset = \"specon\"\nrebalance {\n interval = \"1m\"\n}"), "x.hcl")
+	must.NoError(t, err)
+	must.False(t, c.Relocation.Enabled || c.Queue.Enabled || c.Placement.Enabled)
+	must.True(t, c.Migration.Enabled && c.Rebalance.Enabled)
+	must.Eq(t, time.Minute, c.Rebalance.Interval)
+	c, err = Parse([]byte("preset = \"flowcon-2022\"\nqueue {\n enabled = true\n}"), "x.hcl")
+	must.NoError(t, err)
+	must.True(t, c.Placement.Enabled && c.Queue.Enabled)
+	must.False(t, c.Placement.CapacityAware)
+	_, err = Parse([]byte(`preset = "tradl"`), "x.hcl")
+	must.EqError(t, err, `preset: must be one of flowcon-2022, specon, got "tradl"`)
+}
+
 func TestParse_bad(t *testing.T) {
 	for text, want := range map[string]string{
 		`interval = `:                                               `bad.hcl:1: Missing expression: `,
