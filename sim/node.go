@@ -111,13 +111,13 @@ func (n *node) due(s *simulation) float64 {
 		}
 		if pace := n.pace(t); pace > 0 {
 			next = min(next, n.at+t.left()/pace)
-			if t.Objective != nil { // it ends on the first report that reaches the objective
+			if t.watched() { // it may reach a target with its next report
 				if x, _, ok := t.next(); ok {
 					next = min(next, n.at+max(x*t.WorkCPUS-t.work, 0)/pace+s.poll)
 				}
 			}
 		}
-		if t.Objective != nil && len(t.pending) > 0 {
+		if t.watched() && len(t.pending) > 0 {
 			next = min(next, max(t.pending[0].at, n.at+s.poll))
 		}
 	}
@@ -126,10 +126,12 @@ func (n *node) due(s *simulation) float64 {
 
 func (n *node) step(s *simulation) error {
 	n.advance(s)
-	left := false
+	left, reached := false, false
 	for _, t := range slices.Clone(n.tasks) {
-		if t.Objective != nil {
+		if t.watched() {
+			was := t.follower.reached
 			t.look(s.now)
+			reached = reached || t.follower.reached != was
 		}
 		switch {
 		case t.done(), t.reached:
@@ -143,6 +145,10 @@ func (n *node) step(s *simulation) error {
 	}
 	if left {
 		if err := n.decide(s, policy.EventLeave); err != nil {
+			return err
+		}
+	} else if reached {
+		if err := n.decide(s, policy.EventTarget); err != nil {
 			return err
 		}
 	}
@@ -167,7 +173,7 @@ func (n *node) add(s *simulation, t *task) {
 		t.m.StartS = &at
 	}
 	if len(n.tasks) == 0 {
-		n.nextSort = s.now + specInterval
+		n.nextSort = s.now + s.v.sortS
 	}
 	n.tasks = append(n.tasks, t)
 	n.asked += t.AskCores
@@ -269,7 +275,7 @@ func (n *node) accept(s *simulation, out policy.Outcome) {
 			mode = plan.ModeNone
 		}
 		plan.Modest(policy.Cores(n.cores), reqs, limits.Identity)
-		want := plan.Limits(mode, policy.Cores(n.cores), reqs, plan.Options{Floor: out.Floor, Conversion: limits.Identity})
+		want := plan.Limits(mode, policy.Cores(n.cores), reqs, plan.Options{Floor: out.Floor, QuotaMinCores: s.v.quotaMin, Conversion: limits.Identity})
 		n.damper.Immediate = out.SlackCPUS != nil
 		n.damper.Interval = time.Duration(n.interval * float64(time.Second))
 		for i, l := range n.damper.Next(time.Unix(0, int64(s.now*1e9)), reqs, want) {

@@ -5,15 +5,18 @@ package sim
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ebbtide/ebbtide/driver/growth"
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
+	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/internal/fields"
 	"github.com/ebbtide/ebbtide/sim/baseline"
 	"github.com/ebbtide/ebbtide/sim/scenario"
@@ -24,10 +27,15 @@ type Variant struct {
 	Name      string
 	decider   policy.Decider
 	estimator string
+	published bool      // a paper's preset: all nodes count alike
 	mode      plan.Mode // "" for the scenario's
+	intervalS float64   // 0 for the scenario's
+	quotaMin  float64   // cores; 0 for the default
 	placement string    // "" for the scenario's
 	specon    bool      // SpeCon moves tasks
-	order     *order    // of waiting tasks, nil for Nomad's
+	sorting   specon.Params
+	sortS     float64 // SpeCon's interval
+	order     *order  // of waiting tasks, nil for Nomad's
 
 	ideal      bool // limits apply as decided, without planner and floor
 	hard       bool // and even if CPU is idle
@@ -37,20 +45,21 @@ type Variant struct {
 	learn      bool // measures growth
 }
 
-// presets are policies with fixed settings.
-type preset struct {
-	policy, estimator string
-	mode              plan.Mode
-	options           map[string]string
-}
-
-func presets() map[string]preset {
-	return map[string]preset{
-		"flowcon-published": {policy: "flowcon", estimator: growth.KindPublished, mode: plan.ModeQuota},
-		"fsp-completion":    {policy: "fsp", options: map[string]string{"fsp_prefer": `"completion"`}},
-		"fsp-balanced":      {policy: "fsp", options: map[string]string{"fsp_prefer": `"balanced"`}},
-		"fsp-quality":       {policy: "fsp", options: map[string]string{"fsp_prefer": `"quality"`}},
+// presets returns settings of the agent's options, as literals: the preferences of fair finish, and the
+// papers' (policies.Presets). One that is called like a policy has a suffix.
+func presets() map[string]map[string]string {
+	out := make(map[string]map[string]string)
+	for _, prefer := range []string{"completion", "balanced", "quality"} {
+		out["fsp-"+prefer] = map[string]string{"policy": `"fsp"`, "fsp_prefer": `"` + prefer + `"`}
 	}
+	for _, p := range policies.Presets() {
+		if name := p.Name; slices.Contains(append(policies.Names(), speconName), name) {
+			out[name+"-published"] = p.Options
+		} else {
+			out[name] = p.Options
+		}
+	}
+	return out
 }
 
 const speconName = "specon"
@@ -76,25 +85,24 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 		return v, problem("placement of %q must be one of %s", name, strings.Join(scenario.Placements(), ", "))
 	}
 	v.order = orders()[v.placement]
-	p, ok := presets()[base]
-	if !ok {
-		p.policy = base
+	preset := presets()[base]
+	chosen, err := v.apply(base, preset)
+	if err != nil {
+		return v, err
 	}
-	if p.estimator != "" {
-		v.estimator = p.estimator
-	}
-	v.mode = p.mode
+	v.published = preset != nil && slices.Contains(policies.PresetNames(), strings.TrimSuffix(base, "-published"))
+	v.specon = base == speconName || base == speconName+"-published"
 	if base == speconName {
-		p.policy, v.specon = "none", true
+		chosen = "none"
 	}
 	v.learn = v.placement == scenario.Alg4
-	if d, ok := baseline.Find(p.policy); ok {
+	if d, ok := baseline.Find(chosen); ok {
 		v.decider, v.ideal = d, true
-		v.hard, v.once = p.policy == baseline.Equal, p.policy != baseline.LAS && len(s.Services) == 0
-		v.exactSizes = p.policy == baseline.SRPT
+		v.hard, v.once = chosen == baseline.Equal, chosen != baseline.LAS && len(s.Services) == 0
+		v.exactSizes = chosen == baseline.SRPT
 		return v, v.lacks(s, base)
 	}
-	found, err := policies.Find(p.policy)
+	found, err := policies.Find(chosen)
 	if err != nil {
 		return v, problem("must be one of %s, got %q", strings.Join(Names(), ", "), base)
 	}
@@ -102,15 +110,18 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 	if err != nil {
 		return v, err
 	}
-	for option, value := range p.options {
+	for option, value := range preset {
 		values[option] = json.RawMessage(value)
+	}
+	if err := v.sort(values); err != nil {
+		return v, err
 	}
 	if v.decider, err = found.Configure(values); err != nil {
 		return v, fmt.Errorf("options: policy %s: %w", name, err)
 	}
-	v.once = p.policy == "none" && !v.learn && !v.specon && len(s.Services) == 0
-	v.twin = p.policy == "fsp" || p.policy == "auto"
-	switch p.policy {
+	v.once = chosen == "none" && !v.learn && !v.specon && len(s.Services) == 0
+	v.twin = chosen == "fsp" || chosen == "auto"
+	switch chosen {
 	case "none", "dqoes", "tradl":
 	case "fsp", "auto":
 		v.learn = v.learn || s.Sizes == scenario.Estimated
@@ -120,11 +131,55 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 	return v, v.lacks(s, base)
 }
 
+// apply sets what a preset has for the node, and returns its policy: base without one.
+func (v *Variant) apply(base string, preset map[string]string) (chosen string, err error) {
+	set := struct {
+		Policy, Estimator, Interval string
+		Mode                        plan.Mode
+		QuotaMinCores               float64
+	}{Policy: base, Estimator: v.estimator}
+	for option, into := range map[string]any{
+		"policy": &set.Policy, "estimator": &set.Estimator, "interval": &set.Interval, "mode": &set.Mode, "quota_min_cores": &set.QuotaMinCores,
+	} {
+		if value, ok := preset[option]; ok {
+			err = errors.Join(err, json.Unmarshal([]byte(value), into))
+		}
+	}
+	if set.Interval != "" {
+		every, parseErr := time.ParseDuration(set.Interval)
+		v.intervalS, err = every.Seconds(), errors.Join(err, parseErr)
+	}
+	if err != nil {
+		return "", fmt.Errorf("preset %s: %w", base, err)
+	}
+	v.estimator, v.mode, v.quotaMin = set.Estimator, set.Mode, set.QuotaMinCores
+	return set.Policy, nil
+}
+
+// sort sets SpeCon's threshold and interval, as by the agent's options.
+func (v *Variant) sort(values map[string]json.RawMessage) error {
+	v.sorting = specon.DefaultParams()
+	every := "30s"
+	for option, into := range map[string]any{"specon_alpha": &v.sorting.Alpha, "specon_interval": &every} {
+		if value, ok := values[option]; ok {
+			if err := json.Unmarshal(value, into); err != nil {
+				return problem("option %s: %v", option, err)
+			}
+		}
+	}
+	interval, err := time.ParseDuration(every)
+	if err != nil || interval <= 0 || !(v.sorting.Alpha > 0) {
+		return problem("specon_interval and specon_alpha must be > 0, got %q and %v", every, v.sorting.Alpha)
+	}
+	v.sortS = interval.Seconds()
+	return nil
+}
+
 // byLot reports whether Nomad places tasks, by lot.
 func (v Variant) byLot() bool { return v.order == nil && v.placement != scenario.Alg4 }
 
 func options(s scenario.Scenario) (map[string]json.RawMessage, error) {
-	kinds := make(map[string]string)
+	kinds := map[string]string{"specon_alpha": policy.KindNumber, "specon_interval": policy.KindString}
 	for _, o := range policies.Options() {
 		kinds[o.Name] = o.Kind
 	}

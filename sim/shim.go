@@ -4,6 +4,7 @@
 package sim
 
 import (
+	"cmp"
 	"math/bits"
 	"math/rand/v2"
 	"slices"
@@ -17,11 +18,8 @@ import (
 	"github.com/ebbtide/ebbtide/sim/scenario"
 )
 
-// Intervals of SpeCon's sorting on a node and of the shim's pass, in seconds: their defaults.
-const (
-	specInterval = 30
-	shimInterval = 30
-)
+// shimInterval is the time between two passes of the shim, in seconds: its default.
+const shimInterval = 30
 
 // shim places and moves jobs: Nomad's scheduler and Ebbtide's shim.
 type shim struct {
@@ -124,13 +122,13 @@ func (s *simulation) byGrowth(t *task) *node {
 		loads = append(loads, in.Load())
 		byID[n.id] = n
 	}
-	return byID[placement.Choose(loads, placement.DefaultParams()).Node]
+	return byID[placement.Choose(loads, placement.Params{CapacityAware: !s.v.published}).Node]
 }
 
 // sort runs SpeCon's Algorithm 1.
 func (n *node) sort(s *simulation) {
-	n.nextSort = s.now + specInterval
-	in := specon.Input{Params: specon.DefaultParams()}
+	n.nextSort = s.now + s.v.sortS
+	in := specon.Input{Params: s.v.sorting}
 	var tasks []*task
 	for _, t := range n.tasks {
 		if t.follower == nil {
@@ -144,7 +142,13 @@ func (n *node) sort(s *simulation) {
 		tasks = append(tasks, t)
 	}
 	for i, d := range specon.Decide(in).Tasks {
-		tasks[i].sorting.category, tasks[i].sorting.asked = d.Category, d.RequestMove
+		was := &tasks[i].sorting
+		switch was.category, was.asked = d.Category, d.RequestMove; {
+		case d.Category != specon.CC:
+			was.converged = nil
+		case was.converged == nil:
+			was.converged = new(s.now)
+		}
 	}
 }
 
@@ -274,7 +278,7 @@ func (h *shim) rebalance(s *simulation) error {
 		node := rebalance.Node{ID: n.id, Tasks: []rebalance.Task{}}
 		for _, t := range n.tasks {
 			if t.follower != nil {
-				node.Tasks = append(node.Tasks, rebalance.Task{ID: t.ID, MarkedS: t.sorting.marked, Rebalanced: t.sorting.rebalanced})
+				node.Tasks = append(node.Tasks, rebalance.Task{ID: t.ID, MarkedS: cmp.Or(t.sorting.marked, t.sorting.converged), Rebalanced: t.sorting.rebalanced})
 				byID[t.ID] = t
 			}
 		}

@@ -57,7 +57,11 @@ type simulation struct {
 }
 
 func Run(ctx context.Context, c Config) (metrics.Run, error) {
-	s := &simulation{sc: c.Scenario, v: c.Variant, poll: min(max(c.Scenario.IntervalS/10, 0.1), 1)}
+	s := &simulation{sc: c.Scenario, v: c.Variant}
+	if s.v.intervalS > 0 {
+		s.sc.IntervalS, s.sc.MaxS = s.v.intervalS, max(s.sc.MaxS, s.v.intervalS)
+	}
+	s.poll = min(max(s.sc.IntervalS/10, 0.1), 1)
 	if s.v.mode == "" {
 		s.v.mode = plan.Mode(s.sc.Mode)
 	}

@@ -93,7 +93,7 @@ func TestRun_caps(t *testing.T) {
 // Under every policy each job finishes, not before it can, and uses its work.
 func TestRun_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		policy := rapid.SampledFrom([]string{"none", "equal", "las", "srpt", "flowcon", "flowcon-published", "fsp", "fsp-completion", "fsp-quality", "fsp@relocate", "flowcon@alg4", "specon", "auto", "fsp@binpack"}).Draw(t, "policy")
+		policy := rapid.SampledFrom([]string{"none", "equal", "las", "srpt", "flowcon", "flowcon-2019", "fsp", "fsp-completion", "fsp-quality", "fsp@relocate", "flowcon@alg4", "specon", "auto", "fsp@binpack"}).Draw(t, "policy")
 		mode := rapid.SampledFrom([]string{"weight", "quota"}).Draw(t, "mode")
 		sizes := rapid.SampledFrom([]string{"exact", "estimated", "unknown"}).Draw(t, "sizes")
 		failures := rapid.SampledFrom([]string{"", "failures {\n every_s = 500\n repair_s = 60\n checkpoint_s = 20\n}\n"}).Draw(t, "failures")
@@ -458,7 +458,7 @@ func TestFind_errors(t *testing.T) {
 	sc, err := scenario.Parse("test.hcl", []byte(twoJobs), scenario.Changes{})
 	must.NoError(t, err)
 	for _, tc := range []struct{ name, want string }{
-		{"fastest", `policy: must be one of auto, dqoes, equal, flowcon, flowcon-published, fsp`},
+		{"fastest", `policy: must be one of auto, dqoes, dqoes-published, equal, flowcon, flowcon-2019, flowcon-2022, fsp`},
 		{"fsp@moon", `policy: placement of "fsp@moon" must be one of spread, binpack, alg4, relocate`},
 		{"tradl", `policy: "tradl" needs jobs with targets`},
 		{"dqoes", `policy: "dqoes" needs services`},

@@ -69,6 +69,7 @@ type task struct {
 type sorting struct {
 	category   specon.Category
 	asked      bool
+	converged  *float64 // since when it is in category CC; nil if it is not
 	marked     *float64 // since when it counts as migrated
 	rebalanced bool
 }
@@ -145,6 +146,11 @@ const (
 func (t *task) left() float64 { return max(t.WorkCPUS-t.work, 0) }
 
 func (t *task) done() bool { return t.Service == nil && t.left() <= t.WorkCPUS*rounding }
+
+// watched reports whether the task has targets yet to reach.
+func (t *task) watched() bool {
+	return t.Objective != nil || t.Acceptable != nil && t.follower.reached.Rank() < policy.Acceptable.Rank()
+}
 
 // most returns the most cores it can use of a pool.
 func (t *task) most(pool float64) float64 {

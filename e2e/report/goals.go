@@ -159,12 +159,13 @@ func publications() []publication {
 	const (
 		flowcon = "FlowCon 2019"
 		later   = "FlowCon 2022"
-		node    = "flowcon-published"
+		first   = "flowcon-2019"
+		node    = "flowcon-2022"
 		cluster = "flowcon@alg4"
 	)
 	return []publication{
-		{flowcon, "1 node, 3 jobs", "MNIST −26 to −32, last end −1 to −5", "papers 3 estimated", node, ""},
-		{flowcon, "1 node, 5 jobs", "best job −42.1", "papers 5 estimated", node, ""},
+		{flowcon, "1 node, 3 jobs", "MNIST −26 to −32, last end −1 to −5", "papers 3 estimated", first, ""},
+		{flowcon, "1 node, 5 jobs", "best job −42.1", "papers 5 estimated", first, ""},
 		{"FlowCon", "1 node, 10 jobs", "9 of 10 faster, worst 1.01, last end −2.5", "papers estimated", node, ""},
 		{"FlowCon", "1 node, 15 jobs", "11 of 15 faster, worst 1.06, last end −1.5", "papers 15 estimated", node, ""},
 		{later, "4 nodes, 20 jobs", "mean −18.9, 18 of 20 faster, best −68.8, last end −18.0", "four 20 estimated", cluster, ""},
@@ -174,7 +175,7 @@ func publications() []publication {
 		{"SpeCon", "4 nodes, 20 jobs, fixed or random", "mean −14.7 or −13.6, last end −5.6 or −24.7", "four 20 estimated", "specon", ""},
 		{"SpeCon", "8 nodes, 50 jobs", "mean −7.2, 30 of 50 faster, best −41.5, last end −11.1", "eight 50 estimated", "specon", ""},
 		{"SpeCon", "save and resume a job", "< 5 s", "", "", "[1.2 s, at most 2.2 s](#kept-by-hand)"},
-		{"TRADL", "1 node, 5 jobs, to the full target", "−48.2, −18.0, −17.4; 10 jobs: mean −17.2", "targets 5 estimated", "tradl", ""},
+		{"TRADL", "1 node, 5 jobs, to the full target", "−48.2, −18.0, −17.4; 10 jobs: mean −17.2", "targets 5 estimated", "tradl-published", ""},
 		{"DQoES", "4 nodes, 40 services", "satisfied per node 8, 5, 7, 6 against 1, 0, 1, 1", "", "", "one node: [5 of 10 against 1](#services)"},
 		{"Adaptive F-S", "GPU jobs, homogeneous or mixed", "time −16.4 or −15.6, memory used +52.5 or +10.3", "", "", "modelled: [−14.7 or −15.2, +38 or +39](#sharing-a-gpu)"},
 		{"GPU gate", "AlexNet containers on one card", "plain: the 5th fails; gate: 7 run", "", "", "fake card: [the same, and 20 run](#sharing-a-gpu)"},

@@ -49,9 +49,9 @@ const seeds = 30
 // omitted if there are services.
 var (
 	ours    = []string{"auto", "fsp-completion"}
-	others  = []string{"flowcon", "flowcon-published", "las", "equal", "srpt"}
+	others  = []string{"flowcon", "flowcon-2022", "las", "equal", "srpt"}
 	placed  = []string{"auto@relocate", "fsp-completion@relocate", "auto@alg4", "flowcon@alg4", "specon"}
-	serving = []string{"auto", "flowcon", "flowcon-published", "equal", "dqoes"}
+	serving = []string{"auto", "flowcon", "flowcon-2022", "equal", "dqoes", "dqoes-published"}
 )
 
 func plan() []planned {
@@ -61,7 +61,7 @@ func plan() []planned {
 		plot := ""
 		switch name {
 		case "jobs":
-			plot = "auto,fsp-completion,flowcon,flowcon-published"
+			plot = "auto,fsp-completion,flowcon,flowcon-2022"
 		case "targets":
 			estimated = join(estimated, []string{"tradl"})
 		case "services":
@@ -81,10 +81,10 @@ func plan() []planned {
 	}
 	for _, jobs := range []int{3, 5, 15} {
 		published("papers", "exact", jobs)
-		published("papers", "estimated", jobs, "flowcon", "flowcon-published")
+		published("papers", "estimated", jobs, "flowcon", "flowcon-2019", "flowcon-2022")
 	}
 	published("targets", "exact", 5)
-	published("targets", "estimated", 5, "tradl")
+	published("targets", "estimated", 5, "tradl", "tradl-published")
 	published("four", "estimated", 20, placed...)
 	published("four", "estimated", 40, placed...)
 	published("eight", "estimated", 50, placed...)
