@@ -55,7 +55,7 @@ func TestParse(t *testing.T) {
 		"-threads=0":         "-threads: must be from 1 to 64, got 0",
 		"-scale=NaN":         "-scale: must be from 0.05 to 100, got NaN",
 		"-cases=odd":         `-cases: must be of varied, reachable, unreachable, got "odd"`,
-		"-variants=flowcon":  `-variants: must be of none, auto, auto completion with -what torch, got "flowcon"`,
+		"-variants=flowcon":  `-variants: must be of none, flowcon-2019, flowcon-2022, auto, auto completion with -what train, got "flowcon"`,
 		"-variants=auto,odd": `got "odd"`,
 	} {
 		errs.Reset()
@@ -79,11 +79,11 @@ func TestPlan(t *testing.T) {
 	}
 	o := options{what: result.TRADL, mode: "both", seed: 3, seeds: 2}
 	steps := plan(o)
-	must.Len(t, 2*(2+2*2), steps) // unlimited runs serve both modes
-	must.Eq(t, "tradl", steps[0].name)
-	must.Eq(t, "auto", steps[6].name) // the next seed starts with another variant
-	must.Eq(t, 6, count(steps, func(s step) bool { return s.seed == 4 }))
-	must.Eq(t, 4, count(steps, func(s step) bool { return s.mode == "" }))
+	must.Len(t, 2*(3+2), steps) // unlimited runs and presets serve both modes
+	must.Eq(t, []string{"auto", "weight"}, []string{steps[0].name, steps[0].mode})
+	must.Eq(t, []string{"auto", "quota"}, []string{steps[5].name, steps[5].mode}) // the next seed starts with another variant
+	must.Eq(t, 5, count(steps, func(s step) bool { return s.seed == 4 }))
+	must.Eq(t, 6, count(steps, func(s step) bool { return s.mode == "" }))
 
 	o = options{what: result.DQoES, mode: "weight", seed: 1, seeds: 3, cases: []string{"varied", "unreachable"}, variants: []string{"dqoes"}}
 	steps = plan(o)
@@ -94,7 +94,7 @@ func TestPlan(t *testing.T) {
 	}
 	o = options{what: result.Train, mode: "both", seed: 1, seeds: 2, jobs: []int{3, 10}, mixes: []string{papers, waits}}
 	steps = plan(o)
-	must.Len(t, 2*2*2*(1+3*2), steps)
+	must.Len(t, 2*2*2*(3+2*2), steps)
 	must.Eq(t, 7, count(steps, func(s step) bool { return s.kase == "10 jobs" && s.mix == papers && s.seed == 2 }))
 	must.Eq(t, 7, count(steps, func(s step) bool { return s.kase == "10 jobs, half of them wait" && s.mix == waits && s.seed == 2 }))
 	o = options{what: result.Auto, mode: "quota", seed: 1, seeds: 1}
@@ -145,10 +145,14 @@ func TestJobs(t *testing.T) {
 	must.Eq(t, "a-auto-weight-varied-7", id("a", step{variant: variant{name: "auto"}, mode: "weight", kase: "varied", seed: 7}))
 
 	n := node{options: options{what: result.DQoES, interval: 2 * time.Second}}
-	config := n.pluginConfig(step{variant: allVariants(result.DQoES)[1], mode: "quota"}, 0)
-	for _, want := range []string{`policy = "dqoes"`, `mode = "quota"`, `interval = "2s"`, `dqoes_step = "published"`} {
+	config := n.pluginConfig(step{variant: allVariants(result.DQoES)[2], mode: "quota"}, 0)
+	for _, want := range []string{`policy = "dqoes"`, `mode = "quota"`, `interval = "2s"`, `dqoes_step = "proportional"`} {
 		must.StrContains(t, config, want)
 	}
+	config = n.pluginConfig(step{variant: allVariants(result.DQoES)[1]}, 0)
+	must.StrContains(t, config, `preset = "dqoes"`)
+	must.StrNotContains(t, config, "policy")
+	must.StrNotContains(t, config, "mode")
 	must.StrContains(t, n.pluginConfig(step{variant: allVariants(result.DQoES)[0]}, 0), `mode = "weight"`)
 }
 
@@ -231,7 +235,7 @@ func TestCluster(t *testing.T) {
 	n := node{options: options{what: result.Cluster, interval: 2 * time.Second}}
 	must.StrContains(t, n.pluginConfig(step{variant: variant{policy: "auto"}}, 3), fmt.Sprintf("pool_cores = %g", float64(pool())/4))
 	steps := plan(options{what: result.Cluster, mode: "weight", seed: 1, seeds: 1})
-	must.Len(t, 3, steps)
+	must.Len(t, 5, steps)
 	must.Eq(t, "20 jobs", steps[0].kase)
 }
 

@@ -35,10 +35,15 @@ func clusterMix(seed uint64, factor float64) []mix.Job {
 
 // startShim runs a shim in this process, ten times as fast as the default, as are the jobs. stop
 // returns an earlier failure.
-func (n *node) startShim(ctx context.Context) (stop func() error, err error) {
+func (n *node) startShim(ctx context.Context, preset string) (stop func() error, err error) {
 	c := config.Default()
+	if preset != "" {
+		if c, err = config.Parse([]byte(fmt.Sprintf("preset = %q", preset)), "preset"); err != nil {
+			return nil, err
+		}
+	}
 	c.Interval, c.Web.Address, c.Nomad.Address = time.Second, "", n.agent.Addr
-	c.Relocation.Interval, c.Limits.Cooldown = c.Relocation.Interval/10, c.Limits.Cooldown/10
+	c.Relocation.Interval, c.Rebalance.Interval, c.Limits.Cooldown = c.Relocation.Interval/10, c.Rebalance.Interval/10, c.Limits.Cooldown/10
 	client, err := c.Nomad.Client()
 	if err != nil {
 		return nil, fmt.Errorf("making the shim's client: %w", err)

@@ -48,8 +48,12 @@ func (n *node) pluginConfig(s step, i int) string {
 	if i < len(n.dockers) {
 		engine = "engine = \"docker\"\n    docker {\n" + n.dockers[i].PluginConfig("", "") + "\n    }"
 	}
-	return fmt.Sprintf("%s\n    policy = %q\n    mode = %q\n    interval = %q\n    pool_cores = %g\n    %s",
-		engine, s.policy, s.kernelMode(), n.interval, float64(pool())/float64(n.nodes()), s.extra)
+	set := fmt.Sprintf("policy = %q\n    mode = %q", s.policy, s.kernelMode())
+	if s.preset != "" {
+		set = fmt.Sprintf("preset = %q", s.preset)
+	}
+	// The interval is the jobs': shorter than the papers', as they are.
+	return fmt.Sprintf("%s\n    %s\n    interval = %q\n    pool_cores = %g\n    %s", engine, set, n.interval, float64(pool())/float64(n.nodes()), s.extra)
 }
 
 // configure restarts the agents with a step's configuration, as an operator would.

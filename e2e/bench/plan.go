@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -17,8 +18,10 @@ import (
 type variant struct {
 	name   string
 	policy string
+	preset string // a paper's setting, with its own mode
 	extra  string // more plugin options
 	shim   bool   // moves the jobs
+	moves  string // the shim's preset
 	free   bool   // no limits: one run serves both modes
 }
 
@@ -28,17 +31,24 @@ func allVariants(what string) []variant {
 	completion := variant{name: "auto completion", policy: "auto", extra: `fsp_prefer = "completion"`}
 	switch what {
 	case result.Train:
-		return []variant{none, {name: "flowcon", policy: "flowcon"}, {name: "auto", policy: "auto"}, completion}
+		return []variant{
+			none, {name: "flowcon-2019", policy: "flowcon", preset: "flowcon-2019"}, {name: "flowcon-2022", policy: "flowcon", preset: "flowcon-2022"},
+			{name: "auto", policy: "auto"}, completion,
+		}
 	case result.Torch:
 		return []variant{none, {name: "auto", policy: "auto"}, completion}
 	case result.Cluster:
-		return []variant{none, {name: "auto", policy: "auto"}, {name: "auto and shim", policy: "auto", shim: true}}
+		return []variant{
+			none, {name: "flowcon-2022", policy: "flowcon", preset: "flowcon-2022", shim: true, moves: "flowcon-2022"},
+			{name: "specon", policy: "none", preset: "specon", shim: true, moves: "specon"},
+			{name: "auto", policy: "auto"}, {name: "auto and shim", policy: "auto", shim: true},
+		}
 	case result.TRADL:
-		return []variant{{name: result.NoTargets, policy: "none", free: true}, none, {name: "tradl", policy: "tradl"}, {name: "auto", policy: "auto"}}
+		return []variant{{name: result.NoTargets, policy: "none", free: true}, none, {name: "tradl", policy: "tradl", preset: "tradl"}, {name: "auto", policy: "auto"}}
 	case result.DQoES:
 		return []variant{
 			none,
-			{name: result.Published, policy: "dqoes", extra: `dqoes_step = "published"`},
+			{name: result.Published, policy: "dqoes", preset: "dqoes"},
 			{name: "dqoes", policy: "dqoes", extra: `dqoes_step = "proportional"`},
 			{name: "auto", policy: "auto"},
 		}
@@ -57,7 +67,7 @@ func names(vs []variant) []string {
 // step is one run of a plan.
 type step struct {
 	variant
-	mode string // "" for an unlimited one
+	mode string // "" for an unlimited one, or a preset
 	kase string
 	jobs int // per run of training jobs
 	mix  string
@@ -69,12 +79,20 @@ func (s step) is(r result.Run) bool {
 	return r.Case == s.kase && r.Variant == s.name && r.Mode == s.mode && r.Seed == s.seed
 }
 
-// kernelMode returns the plugin's option, without effect for unlimited runs.
+// kernelMode returns the plugin's mode, without effect for unlimited runs.
 func (s step) kernelMode() string {
-	if s.mode == "" {
-		return "weight"
+	if s.preset != "" {
+		return "quota"
 	}
-	return s.mode
+	return cmp.Or(s.mode, "weight")
+}
+
+// modesOf returns the modes in which a variant runs: "" for one that has none, or its own.
+func (o options) modesOf(v variant) []string {
+	if v.free || v.preset != "" {
+		return []string{""}
+	}
+	return o.modes()
 }
 
 // plan lists an experiment's runs, seed by seed, so that partial results are comparable. Each
@@ -108,7 +126,7 @@ func plan(o options) []step {
 				free = append(free, step{variant: v, seed: seed, kase: kase})
 				continue
 			}
-			for _, mode := range o.modes() {
+			for _, mode := range o.modesOf(v) {
 				for _, c := range cases {
 					rest = append(rest, step{variant: v, mode: mode, seed: seed, kase: c})
 				}
@@ -140,11 +158,7 @@ func planJobs(o options, sizes []int, mixed []string) []step {
 			for _, n := range sizes {
 				var all []step
 				for _, v := range allVariants(o.what) {
-					modes := o.modes()
-					if v.free {
-						modes = []string{""}
-					}
-					for _, mode := range modes {
+					for _, mode := range o.modesOf(v) {
 						if len(o.variants) == 0 || slices.Contains(o.variants, v.name) {
 							all = append(all, step{variant: v, mode: mode, seed: seed, jobs: n, mix: name, kase: fmt.Sprintf("%d jobs%s", n, mixes[name])})
 						}

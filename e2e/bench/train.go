@@ -75,7 +75,7 @@ func (m *measurement) train(ctx context.Context, s step) (run result.Run, err er
 	defer cancel()
 	body := ""
 	if s.shim {
-		stop, failed := m.startShim(ctx)
+		stop, failed := m.startShim(ctx, s.moves)
 		if failed != nil {
 			return result.Run{}, failed
 		}

@@ -248,7 +248,7 @@ func variants(runs []Run, what, kase, mode string) []string {
 
 // rank orders variants in tables, baselines first.
 func rank(variant string) int {
-	return slices.Index([]string{NoTargets, None, "flowcon", "tradl", Published, "dqoes", "auto"}, variant)
+	return slices.Index([]string{NoTargets, None, "flowcon", "flowcon-2019", "flowcon-2022", "specon", "tradl", Published, "dqoes", "auto"}, variant)
 }
 
 // Modes lists the modes of one kind.
