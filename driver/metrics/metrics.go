@@ -137,8 +137,15 @@ type Task struct {
 	Limit              float64            // fraction of the pool; 1 = none
 	CPUSeconds         float64
 	ThrottledSeconds   float64
-	Ahead              float64 // of its twin, in CPU-seconds; NaN without a twin
+	// NaN if unknown.
+	Ahead               float64 // of its twin, in CPU-seconds
+	Value, Progress     float64 // E and P of a training task
+	Growth              Growth
+	Response, Objective float64 // of a service, in seconds
 }
+
+// Growth is G of a training task by resource (FlowCon, equation 2); NaN if unknown.
+type Growth struct{ CPU, Memory, Block, Network float64 }
 
 // collector generates metrics from the node's state.
 type collector struct{ node *atomic.Pointer[Node] }
@@ -154,12 +161,17 @@ var (
 	descLimit     = subsystem.Desc("task_limit_ratio", "CPU limit of a task, as a fraction of the pool; 1: none.", "alloc_id", "task")
 	descCPU       = subsystem.Desc("task_cpu_seconds_total", "CPU time used by a task.", "alloc_id", "task")
 	descThrottled = subsystem.Desc("task_throttled_seconds_total", "Time for which the kernel throttled a task.", "alloc_id", "task")
+	descValue     = subsystem.Desc("task_value", "Last value of a training task's metric.", "alloc_id", "task")
+	descProgress  = subsystem.Desc("task_progress", "Progress of a training task per second, as in its status.", "alloc_id", "task")
+	descGrowth    = subsystem.Desc("task_growth", "Growth efficiency of a training task by resource, as in its status.", "alloc_id", "task", "resource")
+	descResponse  = subsystem.Desc("service_response_seconds", "Mean response time of a service in the last interval.", "alloc_id", "task")
+	descObjective = subsystem.Desc("service_objective_seconds", "Objective of a service's response time.", "alloc_id", "task")
 	descAhead     = subsystem.Desc("task_ahead_cpu_seconds", "CPU time that a training task has used beyond its fair share; negative: behind it.", "alloc_id", "task")
 )
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descPool, descInterval, descDecided, descTasks, descSilent, descInfo, descLimit, descCPU, descThrottled, descAhead} {
+	for _, d := range []*prometheus.Desc{descPool, descInterval, descDecided, descTasks, descSilent, descInfo, descLimit, descCPU, descThrottled, descAhead, descValue, descProgress, descGrowth, descResponse, descObjective} {
 		ch <- d
 	}
 }
@@ -232,8 +244,19 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descLimit, t.Limit, k.alloc, k.name)
 		ch <- prometheus.MustNewConstMetric(descCPU, prometheus.CounterValue, t.CPUSeconds, k.alloc, k.name)
 		ch <- prometheus.MustNewConstMetric(descThrottled, prometheus.CounterValue, t.ThrottledSeconds, k.alloc, k.name)
-		if !math.IsNaN(t.Ahead) {
-			gauge(descAhead, t.Ahead, k.alloc, k.name)
+		known := func(d *prometheus.Desc, v float64, labels ...string) {
+			if !math.IsNaN(v) {
+				gauge(d, v, append([]string{k.alloc, k.name}, labels...)...)
+			}
 		}
+		known(descAhead, t.Ahead)
+		known(descValue, t.Value)
+		known(descProgress, t.Progress)
+		known(descGrowth, t.Growth.CPU, "cpu")
+		known(descGrowth, t.Growth.Memory, "memory")
+		known(descGrowth, t.Growth.Block, "block")
+		known(descGrowth, t.Growth.Network, "network")
+		known(descResponse, t.Response)
+		known(descObjective, t.Objective)
 	}
 }

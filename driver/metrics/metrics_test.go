@@ -29,13 +29,14 @@ func TestNode(t *testing.T) {
 	lint, err := testutil.GatherAndLint(m.Registry)
 	must.NoError(t, err)
 	must.SliceEmpty(t, lint)
+	unknown := Growth{math.NaN(), math.NaN(), math.NaN(), math.NaN()}
 	m.Update(&Node{PoolCores: 4, Interval: 20 * time.Second, Decided: time.UnixMilli(1500), Tasks: []Task{
-		{AllocID: "a1", Name: "train", Job: "j", Kind: policy.Training, Category: policy.NL, Limit: 0.5, CPUSeconds: 7, ThrottledSeconds: 2, Ahead: -1},
-		{AllocID: "a2", Name: "train", Job: "j", Kind: policy.Training, State: policy.Acceptable, Category: policy.NL, Silent: true, Limit: 1, Ahead: math.NaN()},
-		{AllocID: "a3", Name: "ser\xffve", Job: "k", Kind: policy.Service, Class: policy.Bad, Limit: 1, Ahead: math.NaN()},
+		{AllocID: "a1", Name: "train", Job: "j", Kind: policy.Training, Category: policy.NL, Limit: 0.5, CPUSeconds: 7, ThrottledSeconds: 2, Ahead: -1, Value: 0.5, Progress: 0.01, Growth: Growth{CPU: 0.02, Memory: math.NaN(), Block: 3, Network: math.NaN()}, Response: math.NaN(), Objective: math.NaN()},
+		{AllocID: "a2", Name: "train", Job: "j", Kind: policy.Training, State: policy.Acceptable, Category: policy.NL, Silent: true, Limit: 1, Ahead: math.NaN(), Response: math.NaN(), Objective: math.NaN(), Growth: unknown},
+		{AllocID: "a3", Name: "ser\xffve", Job: "k", Kind: policy.Service, Class: policy.Bad, Limit: 1, Ahead: math.NaN(), Response: 0.3, Objective: 0.2, Growth: unknown},
 		// An earlier run of the first task, and a later one.
-		{AllocID: "a4", Name: "twice", Kind: policy.Training, Limit: 1, CPUSeconds: 100, Ahead: 1, Silent: true, Sized: true},
-		{AllocID: "a4", Name: "twice", Kind: policy.Training, Limit: 1, CPUSeconds: 3, Ahead: 2, Silent: true, Sized: true},
+		{AllocID: "a4", Name: "twice", Kind: policy.Training, Limit: 1, CPUSeconds: 100, Ahead: 1, Silent: true, Sized: true, Response: math.NaN(), Growth: unknown},
+		{AllocID: "a4", Name: "twice", Kind: policy.Training, Limit: 1, CPUSeconds: 3, Ahead: 2, Silent: true, Sized: true, Response: math.NaN(), Growth: unknown},
 	}})
 	expect(t, m, `
 # HELP ebbtide_driver_task_ahead_cpu_seconds CPU time that a training task has used beyond its fair share; negative: behind it.
@@ -48,6 +49,13 @@ ebbtide_driver_task_cpu_seconds_total{alloc_id="a1",task="train"} 7
 ebbtide_driver_task_cpu_seconds_total{alloc_id="a2",task="train"} 0
 ebbtide_driver_task_cpu_seconds_total{alloc_id="a3",task="ser�ve"} 0
 ebbtide_driver_task_cpu_seconds_total{alloc_id="a4",task="twice"} 3
+# HELP ebbtide_driver_task_growth Growth efficiency of a training task by resource, as in its status.
+# TYPE ebbtide_driver_task_growth gauge
+ebbtide_driver_task_growth{alloc_id="a1",resource="block",task="train"} 3
+ebbtide_driver_task_growth{alloc_id="a1",resource="cpu",task="train"} 0.02
+# HELP ebbtide_driver_service_response_seconds Mean response time of a service in the last interval.
+# TYPE ebbtide_driver_service_response_seconds gauge
+ebbtide_driver_service_response_seconds{alloc_id="a3",task="ser�ve"} 0.3
 # HELP ebbtide_driver_tasks_without_progress Training tasks without a report, by whether their size is known from another source.
 # TYPE ebbtide_driver_tasks_without_progress gauge
 ebbtide_driver_tasks_without_progress{size="known"} 2
@@ -55,7 +63,7 @@ ebbtide_driver_tasks_without_progress{size="unknown"} 1
 # HELP ebbtide_driver_last_decision_timestamp_seconds Time of the last decision; 0 before the first.
 # TYPE ebbtide_driver_last_decision_timestamp_seconds gauge
 ebbtide_driver_last_decision_timestamp_seconds 1.5
-`, "ebbtide_driver_task_ahead_cpu_seconds", "ebbtide_driver_task_cpu_seconds_total", "ebbtide_driver_tasks_without_progress", "ebbtide_driver_last_decision_timestamp_seconds")
+`, "ebbtide_driver_task_ahead_cpu_seconds", "ebbtide_driver_task_cpu_seconds_total", "ebbtide_driver_task_growth", "ebbtide_driver_service_response_seconds", "ebbtide_driver_tasks_without_progress", "ebbtide_driver_last_decision_timestamp_seconds")
 	families, err := m.Registry.Gather()
 	must.NoError(t, err)
 	for _, f := range families {
