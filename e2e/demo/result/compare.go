@@ -52,14 +52,10 @@ func Compare(p Pair, cores float64) (Comparison, error) {
 	return c, nil
 }
 
-// alone is how long the first job must have been alone for a comparison, in seconds: it starts in the
-// first of them.
-const alone = 5
-
 func noise(p Pair) float64 {
 	var done [2]float64
 	for i, r := range []Run{p.With, p.None} {
-		if len(r.Jobs) < 2 || r.Jobs[1].Submitted < alone {
+		if len(r.Jobs) < 2 {
 			return math.NaN()
 		}
 		for _, q := range r.Jobs[0].Curve {
