@@ -14,9 +14,11 @@ import (
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 	"github.com/ebbtide/ebbtide/driver/policy/none"
 	"github.com/ebbtide/ebbtide/driver/twin"
 	"github.com/ebbtide/ebbtide/internal/waterfill"
+	"github.com/ebbtide/ebbtide/sim/scenario"
 )
 
 // node is a node with its driver: package control's loop in simulated time.
@@ -213,6 +215,9 @@ func (n *node) decide(s *simulation, event policy.Event) error {
 			return fmt.Errorf("policy %s on node %s at %v s: the snapshot is not valid: %w", s.v.Name, n.id, s.now, err)
 		}
 		out := s.v.decider.Decide(snapshot)
+		if s.v.placement == scenario.Alg4 {
+			flowcon.Categorise(snapshot, &out)
+		}
 		s.decisions++
 		n.accept(s, out)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 	"github.com/ebbtide/ebbtide/driver/policy/none"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
@@ -52,7 +53,9 @@ func (c *Controller) decide(ctx context.Context, event policy.Event) {
 		c.opts.Metrics.DecisionErrors.Inc()
 		c.log.Error("skipping the decision: invalid snapshot", "policy", c.opts.Policy.Name, "error", err)
 	} else {
-		c.accept(tasks, c.opts.Policy.Decide(s), now)
+		out := c.opts.Policy.Decide(s)
+		flowcon.Categorise(s, &out)
+		c.accept(tasks, out, now)
 	}
 	c.snapshot.keep(s)
 	if next := now.Add(c.interval); event == policy.EventNone || !c.nextRun.After(now) || next.Before(c.nextRun) {

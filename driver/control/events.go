@@ -23,6 +23,7 @@ type reportedState struct {
 	misses     bool // target missed
 	gpuWaits   bool // long wait for GPU memory
 	unparked   bool // memory could not be parked
+	phase      phase
 }
 
 func (t *task) metric() string {
@@ -132,35 +133,59 @@ func (t *task) reportLimits(was error) {
 	}
 }
 
-// reportCategory reports convergence and its end. It needs a value of the task's metric, since the
-// category may be an earlier run's.
-func (t *task) reportCategory(d policy.Decision) {
+// phase is what events say about a task's curve.
+type phase int
+
+const (
+	growing   phase = iota
+	slowed          // in CL, which decides its limit
+	converged       // in CL, with a flat curve
+)
+
+// reportPhase reports that the task's curve has slowed or is flat, and that it grows again.
+func (t *task) reportPhase(d policy.Decision) {
 	const kind = "category"
-	if t.m.Report.StepOnly() {
-		return
+	was, now := t.reported.phase, t.reported.phase
+	switch {
+	case d.Category != policy.CL && d.Category != policy.WL || t.m.Estimate.Diverged:
+		now = growing
+	case d.Category == policy.CL && t.m.Estimate.Plateau:
+		now = converged
+	case d.Category == policy.CL && was == growing && d.Fair == nil:
+		now = slowed
 	}
+	t.reported.phase = now
 	limit := fmt.Sprintf("it may use %.0f %% of the pool", 100*d.Bound())
 	if d.Bound() == 1 {
 		limit = "it is not limited"
 	}
+	value := fmt.Sprintf("%s = %.4g", t.metric(), t.m.Report.Value)
 	switch {
-	case d.Category == policy.CL && !t.m.Estimate.Diverged:
-		if d.Fair != nil && !t.m.Estimate.Plateau {
-			t.show.Enqueue(kind, fmt.Sprintf("past its quality point: %s = %.4g; %s", t.metric(), t.m.Report.Value, limit))
-			t.show.Happened("past its quality point")
-			return
-		}
+	case now == was:
+	case now == converged:
 		if d.Bound() == 1 {
 			limit += ", as no other task is growing"
 		}
-		t.show.Enqueue(kind, fmt.Sprintf("converged: %s = %.4g has nearly stopped improving; %s", t.metric(), t.m.Report.Value, limit))
+		t.show.Enqueue(kind, "converged: "+value+" has nearly stopped improving; "+limit)
 		t.show.Happened("converged")
-	case t.decision.Category == policy.CL && d.Category == policy.NL:
-		t.show.Enqueue(kind, fmt.Sprintf("growing again: %s = %.4g; %s", t.metric(), t.m.Report.Value, limit))
-		t.show.Happened("growing again")
-	default:
+	case now == slowed:
+		t.show.Enqueue(kind, "slowed: "+value+" improves less per CPU than in other tasks; "+limit)
+		t.show.Happened("slowed")
+	case t.m.Estimate.Diverged:
 		t.show.Drop(kind)
+	default:
+		t.show.Enqueue(kind, "growing again: "+value+"; "+limit)
+		t.show.Happened("growing again")
 	}
+}
+
+// reportQuality reports that the model is good enough.
+func (t *task) reportQuality() {
+	if t.m.Report.StepOnly() {
+		return
+	}
+	t.show.Enqueue("quality", fmt.Sprintf("past its quality point: %s = %.4g", t.metric(), t.m.Report.Value))
+	t.show.Happened("past its quality point")
 }
 
 // missedOften is the number of consecutive decisions with a service in class B after which an event

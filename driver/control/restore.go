@@ -114,6 +114,9 @@ func (t *task) restore() measure.Resume {
 	t.usage, t.counted.usage = r.Usage, r.Usage
 	t.began, t.fair = r.Began, fair{cpu: r.Fair, used: r.Used, over: r.Over, first: r.First}
 	t.base, t.decision, t.decided, t.since = r.Base, r.Decision, r.Decided, r.Since
+	if r.Decision.Category == policy.CL {
+		t.reported.phase = converged // or slowed: either was reported
+	}
 	t.specon.category, t.specon.since = r.SpeCon, r.Sorted
 	out := measure.Resume{
 		Offset: r.Offset, Epoch: r.Epoch, Reports: r.Reports, Goal: r.Goal,

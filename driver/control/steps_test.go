@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -128,8 +129,7 @@ func TestStepReportsConverge(t *testing.T) {
 	})(t)
 }
 
-// A curve that falls in a straight line has not converged at its quality point: the event says what is
-// the case.
+// A curve that falls in a straight line has not converged at its quality point.
 func TestQualityPoint(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, func(o *Options) { o.Policy = decider(t, "auto") })
@@ -141,7 +141,43 @@ func TestQualityPoint(t *testing.T) {
 			step++
 			return 1, fmt.Sprintf("step=%d/100 loss=%g", step, 1-float64(step)/200)
 		}, other: learner(0.005, 1, 0.01)})
-		must.Eq(t, policy.CL, n.c.find(line.ID).decision.Category)
-		must.StrHasPrefix(t, "past its quality point: loss = 0.", n.event("category").Message)
+		must.Eq(t, policy.NL, n.c.find(line.ID).decision.Category)
+		must.StrHasPrefix(t, "past its quality point: loss = 0.", n.event("quality").Message)
 	})(t)
+}
+
+// Under every policy the categories are FlowCon's, and only a flat curve has converged: not one of
+// twenty that fall in straight lines, each more slowly than the one before.
+func TestConvergedIsFlat(t *testing.T) {
+	for _, policyName := range []string{"auto", "flowcon", "none"} {
+		t.Run(policyName, bubble(func(t *testing.T) {
+			n := newNode(t, func(o *Options) { o.Policy = decider(t, policyName) })
+			do := make(behaviour)
+			var lines []*fake
+			for i := range 20 {
+				f := n.task(fmt.Sprintf("line%d", i))
+				lines = append(lines, f)
+				n.start(f)
+				step, slope := 0, math.Pow(0.8, float64(i))/1000
+				do[f] = func() (float64, string) {
+					step++
+					return 0.1, fmt.Sprintf("step=%d loss=%g", step, 1-slope*float64(step))
+				}
+			}
+			flat := n.task("flat")
+			n.start(flat)
+			do[flat] = learner(5, 0.1, 0.001)
+			n.seconds(400, do)
+			must.Eq(t, policy.CL, n.c.find(flat.ID).decision.Category)
+			must.Eq(t, policy.NL, n.c.find(lines[0].ID).decision.Category)
+			said := make(map[string]string)
+			for len(n.events) > 0 {
+				if ev := <-n.events; strings.HasPrefix(ev.Message, "converged: ") {
+					said[ev.TaskName] = ev.Message
+				}
+			}
+			must.MapContainsKeys(t, said, []string{"flat"})
+			must.Eq(t, 1, len(said), must.Sprint(said))
+		}))
+	}
 }

@@ -264,14 +264,9 @@ func (t *task) policyTask(use policy.Share, pool policy.Cores, event policy.Even
 
 func (t *task) accept(d policy.Decision, now time.Time) {
 	was := t.decision
-	if t.kind() == policy.Training && d.Category == policy.New {
-		d.Category = was.Category // the policy has no categories
-	}
-	if d.Category == policy.CL && t.m.Report.StepOnly() && t.m.Report.Step > 0 {
-		d.Category = policy.NL // without a metric nothing is known to converge
-	}
-	if d.Category != was.Category {
-		t.reportCategory(d)
+	t.reportPhase(d)
+	if d.Fair != nil && d.PastQuality && (was.Fair == nil || !was.PastQuality) {
+		t.reportQuality()
 	}
 	if d.Category != was.Category || d.Class != was.Class {
 		t.since = now

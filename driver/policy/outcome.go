@@ -61,6 +61,8 @@ type Fair struct {
 	FinishS *float64 `json:"finish_s"`
 	// Late means that the twin has ended before the task.
 	Late bool `json:"late"`
+	// PastQuality means that the task's model is good enough (Task.QualityCPUS).
+	PastQuality bool `json:"past_quality,omitempty"`
 	// FairRateCores is the growth of FairCPUS per second until the next decision.
 	FairRateCores Cores `json:"fair_rate_cores"`
 }

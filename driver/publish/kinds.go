@@ -16,7 +16,8 @@ type Kind struct {
 // Kinds lists all kinds of events, those of a task's ordinary life first.
 func Kinds() []Kind {
 	return []Kind{
-		{"category", []string{"converged: ", "past its quality point: ", "growing again: "}, "FlowCon's category became CL, or NL again."},
+		{"category", []string{"converged: ", "slowed: ", "growing again: "}, "FlowCon's category became CL, with a flat curve, or one that is merely below α (policies without fair finish); or NL again."},
+		{"quality", []string{"past its quality point: "}, "Other tasks may come first, within fair finish."},
 		{"acceptable", []string{"acceptable target "}, "Once. The model is usable; the task yields CPU while others need it."},
 		{"objective", []string{"objective target "}, "Once. The task is stopped and complete."},
 		{"already-complete", []string{"not restarted: "}, "The agent died while it was stopping the task at its objective."},

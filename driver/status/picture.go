@@ -96,7 +96,7 @@ type category struct {
 var categories = []category{
 	{"NL", "growing", blue, white},
 	{"WL", "watching", orange, ink},
-	{"CL", "converged", grey, ink},
+	{"CL", "completing", grey, ink},
 }
 
 var classes = []category{

@@ -80,7 +80,7 @@ type Status struct {
 	Mode      string `json:"mode"`      // the agent's option
 
 	Kind     string    `json:"kind"`     // `training`, or `service` (with `ebbtide_qoe_target`)
-	Category string    `json:"category"` // `NL` growing, `WL` watching, `CL` converged; empty for services and exempt tasks
+	Category string    `json:"category"` // `NL` growing, `WL` watching, `CL` completing; empty for services and exempt tasks
 	Class    string    `json:"class"`    // of a service: `G` better than its target, `S` satisfied, `B` worse; empty if not measured
 	Since    time.Time `json:"since"`    // start of this category or class
 

@@ -479,7 +479,7 @@ const helpText = `Keys
 
 Columns
 
-  STATE     NL growing, WL watching, CL converged; of a service G, S, B; late: its
+  STATE     NL growing, WL watching, CL completing; of a service G, S, B; late: its
             fair share would have finished it by now; stale: no recent data;
             move; of a shared GPU parked, paused, waiting, lost
   END       time to its expected end; FAIR: how much later (+) than with its

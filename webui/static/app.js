@@ -136,7 +136,7 @@ const full = (value) => (row, cell) => {
   if (cell.title !== said) cell.title = said;
 };
 const states = {
-  late: "it would have ended by now with its fair share", stale: "cannot be read now", move: "being moved", NL: "growing", WL: "watched", CL: "converged",
+  late: "it would have ended by now with its fair share", stale: "cannot be read now", move: "being moved", NL: "growing", WL: "watched", CL: "completing",
   G: "faster than its target", S: "meets its target", B: "slower than its target", parked: "its GPU memory is in host memory", paused: "its GPU work is paused",
   waiting: "waiting for GPU memory", lost: "its GPU memory is lost",
 };

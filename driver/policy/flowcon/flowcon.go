@@ -85,6 +85,33 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	return policy.Outcome{Tasks: n.limit(), Alpha: &n.alpha, IntervalS: interval, Floor: 1 / p.Beta}
 }
 
+// Categorise adds the categories of training tasks, with an adaptive α, to the outcome of a policy
+// without categories.
+func Categorise(s policy.Snapshot, out *policy.Outcome) {
+	if out.Alpha != nil {
+		return
+	}
+	in, at := s, []int(nil)
+	in.Tasks = nil
+	i := 0
+	for _, t := range s.Tasks {
+		if i == len(out.Tasks) || out.Tasks[i].ID != t.ID {
+			continue // ended: omitted by most policies
+		}
+		if !t.Service() && !t.Ended {
+			at, in.Tasks = append(at, i), append(in.Tasks, t)
+		}
+		i++
+	}
+	n := newNode(in, DefaultParams())
+	n.threshold()
+	n.categorise()
+	for i, category := range n.after {
+		out.Tasks[at[i]].Category = category
+	}
+	out.Alpha = &n.alpha
+}
+
 // Growth returns a task's G; nil for a service, without enough reports, or if no CPU was used in
 // the last interval.
 func Growth(t policy.Task, event policy.Event) *float64 {

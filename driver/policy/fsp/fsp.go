@@ -82,8 +82,6 @@ const (
 // because of their caps goes to the next task despite the guard, as idle CPU would help no task. No
 // hysteresis is needed: served tasks stay first, and with estimates off by 7 % the first task
 // changes two to three times per task instead of twice.
-//
-// FlowCon's categories are informational and for the shim: CL means past the quality point.
 func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	n := newNode(s, p)
 	n.forecast()
@@ -118,13 +116,7 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 				d.FinishS = later(s.NowS, n.jobs[i].end)
 			}
 		}
-		switch {
-		case j.ended:
-		case t.QualityCPUS != nil && *t.QualityCPUS == 0:
-			d.Category = policy.CL
-		default:
-			d.Category = policy.NL
-		}
+		d.PastQuality = !j.ended && t.QualityCPUS != nil && *t.QualityCPUS == 0
 		d.Why = why(t, *d, s, p.Prefer)
 	}
 	return out

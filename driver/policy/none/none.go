@@ -34,27 +34,12 @@ func Policy() policy.Policy {
 	}.Policy()
 }
 
-// Decide gives every task L = 1. Categories are kept, new tasks enter NL, α is
-// flowcon.Off, and the interval is the initial one.
+// Decide gives every task L = 1. The interval is the initial one.
 func Decide(s policy.Snapshot, _ flowcon.Params) policy.Outcome {
-	free, off := policy.Share(1), float64(flowcon.Off)
-	out := policy.Outcome{
-		Tasks:     make([]policy.Decision, len(s.Tasks)),
-		Alpha:     &off,
-		IntervalS: s.InitialIntervalS,
-	}
+	free := policy.Share(1)
+	out := policy.Outcome{Tasks: make([]policy.Decision, len(s.Tasks)), IntervalS: s.InitialIntervalS}
 	for i, t := range s.Tasks {
-		category := t.Category
-		if category == policy.New {
-			category = policy.NL
-		}
-		out.Tasks[i] = policy.Decision{
-			ID:       t.ID,
-			Category: category,
-			Limit:    &free,
-			Rule:     RuleFree,
-			Why:      "policy none: no limits, free competition",
-		}
+		out.Tasks[i] = policy.Decision{ID: t.ID, Limit: &free, Rule: RuleFree, Why: "policy none: no limits, free competition"}
 	}
 	return out
 }
