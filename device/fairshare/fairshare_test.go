@@ -10,7 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// The paper's figure 11: the terms, Set_i, and the shares on a card.
+// Adaptive Fair-Share, §3.5, figure 11: the terms, Set_i, and the shares on a card.
 func TestDecide_figure11(t *testing.T) {
 	in := Input{MemoryMiB: 12288, Groups: figure11(), Coefficients: Coefficients{Scheme: Equal}, Params: DefaultParams()}
 	must.NoError(t, in.Validate())

@@ -14,7 +14,7 @@ func Departures() []policy.Departure {
 			Why:       "the move would fail",
 		}, {
 			Published: "a task moves to the best node",
-			Ours:      "if its end is not known, or is sooner there, the move included",
+			Ours:      "beside fair finish, if its end is sooner there, the move included",
 			Why:       "a move that does not pay delays its task",
 		}, {
 			Published: "ties of resource use are open",

@@ -32,7 +32,7 @@ func TestDecide(t *testing.T) {
 		rule   string
 	}{
 		{
-			"the paper's case: scores 63, 88, 92, 72, the task on worker 2",
+			"SpeCon, §VI-C: Job-14 on Worker-2, scores 63, 88, 92, 72",
 			input("w2", node("w1", 31, 0, 1, 1), node("w2", 40, 4, 2, 1), node("w3", 46, 0, 0, 1), node("w4", 30, 6, 3, 1)),
 			true, "w1", map[string]float64{"w1": 63, "w2": 88, "w3": 92, "w4": 72}, RuleLeast,
 		}, {

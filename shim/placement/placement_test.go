@@ -226,7 +226,8 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// A pending task makes its node no better for the next one.
+// FlowCon, TCC 2022, §6.4: Job-5 comes 13 s after Job-4, before the next report. A pending task makes
+// its node no better for the next one.
 func TestDecide_pendingCounts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs().Draw(t, "in")

@@ -26,7 +26,7 @@ func Departures() []policy.Departure {
 			Why:       "the next run sees the result",
 		}, {
 			Published: "a task moves",
-			Ours:      "if its end is not known, or is sooner there, the move included",
+			Ours:      "beside fair finish, if its end is sooner there, the move included",
 			Why:       "a move that does not pay delays its task",
 		},
 	}

@@ -51,7 +51,7 @@ func TestDecide(t *testing.T) {
 		{"no nodes", input(), []Move{}, 0, RuleBalanced},
 		{"no tasks", input(node("a"), node("b")), []Move{}, 0, RuleBalanced},
 		{
-			"the paper's example: two of four have ended",
+			"SpeCon, §V-C: of four converged tasks on two nodes, a node's two have ended",
 			input(node("w1"), node("w2", task("c3", 10), task("c4", 20))),
 			[]Move{{"c4", "w2", "w1"}}, 1, RuleIdle,
 		}, {

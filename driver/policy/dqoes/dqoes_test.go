@@ -132,6 +132,35 @@ func TestDecide_classes(t *testing.T) {
 	must.Eq(t, policy.Satisfied, in.decide().Tasks[0].Class)
 }
 
+// DQoES, §6.2.2, ten equal services: with an objective of 20 s, at 31.61 s, all are in B and have equal
+// limits; with 40 s, seven are within 10 %, and 47.57, 50.91 and 47.93 s miss it and get more.
+func TestDecide_identicalObjectives(t *testing.T) {
+	services := func(objective float64, responses ...float64) input {
+		var all []policy.Task
+		for i := range 10 {
+			response := responses[min(i, len(responses)-1)]
+			all = append(all, task(fmt.Sprint(i), objective, response, 0.1, 0.1))
+		}
+		return of(all...)
+	}
+	for _, s := range show(services(20, 31.61).decide()) {
+		must.Eq(t, policy.Bad, s.Class)
+		must.Eq(t, 0.1, s.Limit)
+	}
+	for i, s := range show(services(40, 47.57, 50.91, 47.93, 30, 40).decide()) {
+		switch {
+		case i < 3:
+			must.Eq(t, policy.Bad, s.Class)
+			must.Greater(t, 0.1, s.Limit)
+		case i == 3:
+			must.Eq(t, policy.Good, s.Class)
+			must.Less(t, 0.1, s.Limit)
+		default:
+			must.Eq(t, shown{policy.Satisfied, 0.1, s.Rule}, s)
+		}
+	}
+}
+
 // Algorithm 2, lines 16–24.
 func TestDecide_published(t *testing.T) {
 	bare := func(p *Params) { p.Headroom = false }

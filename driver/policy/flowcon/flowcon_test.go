@@ -75,6 +75,20 @@ func TestDecide_vector(t *testing.T) {
 		out.Tasks[2].Why)
 }
 
+// FlowCon, TCC 2022, §6.3: MNIST joins VAE, which grows slowly: 25 % for VAE, no limit for MNIST.
+func TestDecide_twoJobs(t *testing.T) {
+	in := fixed(0.1, task("vae", policy.CL, 0.01, 1), unmeasured("mnist", policy.New, 0))
+	in.Event = policy.EventJoin
+	out := in.decide()
+	must.Eq(t, 1, out.Tasks[1].Bound())
+	must.Eq(t, policy.NL, out.Tasks[1].Category)
+
+	in.Tasks[1] = task("mnist", policy.NL, 0.5, 1)
+	out = in.decide()
+	must.Eq(t, 0.25, out.Tasks[0].Bound())
+	must.Between(t, 0.75, out.Tasks[1].Bound(), 1)
+}
+
 // Algorithm 1, lines 2–13, on the first of two tasks; the second prevents the case that all are in
 // CL.
 func TestDecide_categories(t *testing.T) {

@@ -178,6 +178,25 @@ func TestDecide_full(t *testing.T) {
 	must.Eq(t, RuleEven, in.decide().Tasks[1].Rule)
 }
 
+// TRADL, §4.1.2: "FaceRecognition, <0.93, 0.98>", an accuracy, beside a task without targets.
+func TestDecide_faceRecognition(t *testing.T) {
+	state := policy.InTraining
+	for _, tc := range []struct {
+		accuracy float64
+		want     shown
+	}{
+		{0.92, shown{policy.InTraining, 0, false, RuleTraining}},
+		{0.93, shown{policy.Acceptable, 0.25, false, RuleHalf}},
+		{0.97, shown{policy.Acceptable, 0.25, false, RuleHalf}},
+		{0.98, shown{policy.Objective, 0, true, RuleObjective}},
+	} {
+		face := policy.Task{ID: "face", Goal: policy.GoalMax, Value: &tc.accuracy, Acceptable: num(0.93), Objective: num(0.98), State: state, Use: 0.6, Limit: 1}
+		got := show(of(face, policy.Task{ID: "other", Use: 0.4, Limit: 1}).decide())[0]
+		must.Eq(t, tc.want, got)
+		state = got.State
+	}
+}
+
 // The two published limits alternate.
 func TestDecide_settles(t *testing.T) {
 	in := of(task("a", 0.5, 0.5, 1), task("b", 0.28, 0.5, 1))
