@@ -156,7 +156,6 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		PoolFixed:       s.PoolCores > 0,
 		NodeMemory:      nodeMemory(),
 		QuotaMinCores:   s.QuotaMinCores,
-		IOWeight:        s.IOWeight,
 		SharedCPUs:      limits.SharedCPUs,
 		OwnQuota:        limits.OwnQuota,
 		Idle:            limits.IdleTimes,

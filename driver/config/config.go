@@ -44,7 +44,6 @@ type common struct {
 	MaxInterval     string  `json:"max_interval"`
 	PoolCores       float64 `json:"pool_cores"`      // cores
 	QuotaMinCores   float64 `json:"quota_min_cores"` // cores
-	IOWeight        string  `json:"io_weight"`
 	NoProgressAfter string  `json:"no_progress_after"`
 	DockerTimeout   string  `json:"docker_timeout"`
 	DockerOutage    string  `json:"docker_outage"`
@@ -77,8 +76,6 @@ func Options() []policy.Option {
 			Doc: "Cores to divide. 0: all CPUs less Nomad's `reserved` and those of `cores` tasks."},
 		{Name: "quota_min_cores", Kind: number, Default: `1`, Allowed: "> 0",
 			Doc: "Minimum quota of a task in cores, where the pool has room."},
-		{Name: "io_weight", Kind: text, Default: `"off"`, Allowed: "`on`, `off`",
-			Doc: "Divide block I/O in the same proportions as CPU. Needs BFQ or, with cgroup v2, iocost."},
 		{Name: "no_progress_after", Kind: text, Default: `"2m"`, Allowed: "1s to 24h",
 			Doc: "Time without a report until an event says so."},
 		{Name: "docker_timeout", Kind: text, Default: `"10s"`, Allowed: "1s to 5m",
@@ -106,7 +103,6 @@ type Settings struct {
 	MaxInterval     time.Duration
 	PoolCores       float64 // cores; 0 = the node's CPU less Nomad's reserve
 	QuotaMinCores   float64 // cores
-	IOWeight        bool
 	NoProgressAfter time.Duration
 	DockerTimeout   time.Duration
 	DockerOutage    time.Duration // 0 = give up after one attempt
@@ -173,7 +169,6 @@ func (c common) parse(errs *fields.Errors) *Settings {
 		SpeCon:        specon.Params{Alpha: c.SpeConAlpha},
 		PoolCores:     c.PoolCores,
 		QuotaMinCores: c.QuotaMinCores,
-		IOWeight:      c.IOWeight == "on",
 	}
 	oneOf := func(field, value string, allowed ...string) {
 		if !slices.Contains(allowed, value) {
@@ -184,7 +179,6 @@ func (c common) parse(errs *fields.Errors) *Settings {
 	oneOf("policy", c.Policy, policies.Names()...)
 	oneOf("mode", c.Mode, string(plan.ModeWeight), string(plan.ModeQuota))
 	oneOf("estimator", c.Estimator, growth.KindRobust, growth.KindPublished)
-	oneOf("io_weight", c.IOWeight, "on", "off")
 	if !(c.SpeConAlpha > 0 && c.SpeConAlpha <= 1) {
 		errs.Add("specon_alpha", "must be a fraction > 0 and ≤ 1, got %v", c.SpeConAlpha)
 	}

@@ -87,15 +87,14 @@ func TestParse(t *testing.T) {
 		values values
 		want   string // the whole error; "" = valid
 	}{
-		"engine":    {values{"engine": "podman"}, `engine: must be one of docker, exec, got "podman"`},
-		"exec":      {values{"engine": "exec"}, ""},
-		"policy":    {values{"policy": "flow"}, `policy: must be one of auto, fsp, flowcon, tradl, dqoes, none, got "flow"`},
-		"none":      {values{"policy": "none"}, ""},
-		"preset":    {values{"preset": "flowcon"}, `preset: must be one of flowcon-2019, flowcon-2022, specon, tradl, dqoes, got "flowcon"`},
-		"io_weight": {values{"io_weight": "yes"}, `io_weight: must be one of on, off, got "yes"`},
-		"mode":      {values{"mode": "hard"}, `mode: must be one of weight, quota, got "hard"`},
-		"no mode":   {values{"mode": "none"}, `mode: must be one of weight, quota, got "none"`},
-		"quota":     {values{"mode": "quota"}, ""},
+		"engine":  {values{"engine": "podman"}, `engine: must be one of docker, exec, got "podman"`},
+		"exec":    {values{"engine": "exec"}, ""},
+		"policy":  {values{"policy": "flow"}, `policy: must be one of auto, fsp, flowcon, tradl, dqoes, none, got "flow"`},
+		"none":    {values{"policy": "none"}, ""},
+		"preset":  {values{"preset": "flowcon"}, `preset: must be one of flowcon-2019, flowcon-2022, specon, tradl, dqoes, got "flowcon"`},
+		"mode":    {values{"mode": "hard"}, `mode: must be one of weight, quota, got "hard"`},
+		"no mode": {values{"mode": "none"}, `mode: must be one of weight, quota, got "none"`},
+		"quota":   {values{"mode": "quota"}, ""},
 		"metrics": {values{"metrics_address": "0.0.0.0:9464"}, `metrics_address: must be a loopback address with a port, like 127.0.0.1:9464 or [::1]:9464, ` +
 			`or unix: with the absolute path of a socket, or empty, got "0.0.0.0:9464"`},
 		"loopback":  {values{"metrics_address": "127.0.0.1:9464"}, ""},

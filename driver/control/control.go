@@ -54,7 +54,6 @@ type Options struct {
 	PoolFixed     bool    // set by the operator: tasks' `cores` are not subtracted
 	NodeMemory    float64 // bytes
 	QuotaMinCores float64
-	IOWeight      bool // also set block I/O weights, if the kernel supports them
 
 	// SharedCPUs returns the CPUs that no task owns (limits.SharedCPUs). If nil, only Ebbtide's own
 	// tasks are counted.
@@ -88,7 +87,6 @@ type Cgroup interface {
 	Read() (limits.Limits, error)
 	Set(limits.Limits) error
 	InForce(want, got limits.Limits) bool
-	SetIOWeight(uint64) error
 	Conversion() limits.Conversion
 	SetConversion(limits.Conversion)
 }

@@ -45,7 +45,6 @@ type kernel struct {
 
 	resources limits.Resources
 	threads   limits.Threads
-	ioSets    []uint64
 
 	refuse error
 	ignore bool // accept writes, but ignore them
@@ -101,13 +100,6 @@ func (k *kernel) thread(id int, run, wait float64) {
 	}
 	t := k.threads[id]
 	k.threads[id] = limits.Thread{Run: t.Run + time.Duration(run*1e9), Wait: t.Wait + time.Duration(wait*1e9)}
-}
-
-func (k *kernel) SetIOWeight(w uint64) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.ioSets = append(k.ioSets, w)
-	return k.refuse
 }
 
 func (k *kernel) InForce(want, got limits.Limits) bool { return want == got }

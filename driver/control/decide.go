@@ -141,12 +141,6 @@ func (c *Controller) enforce(ctx context.Context, tasks []*task, now time.Time) 
 		}
 		tasks[i].limiter.Set(ctx, l)
 	}
-	if !c.opts.IOWeight || c.mode() == plan.ModeNone {
-		return
-	}
-	for i, weight := range plan.IOWeights(reqs) {
-		tasks[i].setIOWeight(weight)
-	}
 }
 
 func (c *Controller) sharedCPUs() []int {

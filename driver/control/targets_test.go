@@ -343,29 +343,6 @@ func TestOtherResources(t *testing.T) {
 	})(t)
 }
 
-func TestIOWeights(t *testing.T) {
-	bubble(func(t *testing.T) {
-		n := newNode(t, func(o *Options) { o.IOWeight = true })
-		flat, grows := n.task("flat"), n.task("grows")
-		n.start(flat)
-		n.start(grows)
-		do := behaviour{flat: learner(1, 1, 0), grows: learner(0.005, 1, 0)}
-		n.seconds(60, do)
-		must.Eq(t, 50, flat.ioSets[len(flat.ioSets)-1])
-		must.Eq(t, 150, grows.ioSets[len(grows.ioSets)-1])
-		must.Less(t, 10, len(flat.ioSets), must.Sprint("only what changes is written"))
-
-		n = newNode(t, func(o *Options) { o.IOWeight = true })
-		f := n.task("none")
-		f.refuse = limits.ErrNoController
-		n.start(f)
-		for range 60 {
-			n.second(behaviour{f: learner(1, 1, 0)})
-		}
-		must.Len(t, 1, f.ioSets, must.Sprint("a kernel without it is asked once"))
-	})(t)
-}
-
 func TestJoinsDoNotPostponeTheInterval(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)

@@ -59,8 +59,6 @@ type task struct {
 	limiter  *enforce.Limiter
 	base     limits.Limits // set by Nomad
 	enforced enforce.State // as last published
-	ioWeight uint64        // set by the loop; 0 = none
-	ioFailed bool          // the kernel does not support it
 
 	move     status.Move
 	reported reportedState
@@ -278,17 +276,4 @@ func (t *task) accept(d policy.Decision, now time.Time) {
 	t.decision, t.decided = d, t.m.Epoch
 	t.show.Changed(false)
 	t.reportClass(d.Class)
-}
-
-// setIOWeight sets the block I/O weight if the kernel supports it.
-func (t *task) setIOWeight(weight uint64) {
-	if t.ioFailed || weight == t.ioWeight {
-		return
-	}
-	if err := t.cgroup.SetIOWeight(weight); err != nil {
-		t.ioFailed = true
-		t.log.Info("cannot set the task's block I/O weight; its CPU is still limited", "error", err)
-		return
-	}
-	t.ioWeight = weight
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -169,24 +168,4 @@ func TestKernel_networkBytes(t *testing.T) {
 	const want = packets * bytesInPacket
 	got := eventually(t, func() float64 { return c.Resources().NetworkBytes }, func(v float64) bool { return v >= want })
 	must.Less(t, 1.5*want, got) // slack: the kernel announces itself on the interface
-}
-
-func TestKernel_ioWeight(t *testing.T) {
-	k := newKernel(t)
-	c := k.run("task", "sleep", -1)
-	err := c.SetIOWeight(50)
-	if errors.Is(err, ErrNoController) || errors.Is(err, ErrNotExclusive) {
-		t.Skipf("skipped: this kernel has no weight for block I/O: %v", err)
-	}
-	must.NoError(t, err)
-	for _, w := range []uint64{MinIOWeight, 73, DefaultIOWeight, MaxIOWeight} {
-		must.NoError(t, c.SetIOWeight(w))
-		for _, f := range ioWeights[c.blk.version] {
-			if text, err := c.blk.read(f.file); err == nil {
-				must.Eq(t, fmt.Sprint(w), strings.TrimPrefix(strings.TrimSpace(text), "default "))
-			}
-		}
-	}
-	must.NoError(t, c.SetIOWeight(1<<40))
-	must.NoError(t, c.SetIOWeight(0))
 }

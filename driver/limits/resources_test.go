@@ -131,8 +131,6 @@ func TestFinder_blockIO(t *testing.T) {
 		must.NoError(t, err)
 		must.Eq(t, 1, c.Version())
 		equal(t, Resources{3000, 12291, unknown}, c.Resources())
-		must.NoError(t, c.SetIOWeight(50))
-		must.StrHasPrefix(t, "default 50", m.read("cg/unified/u/io.weight"))
 	})
 	t.Run("cpu on v2, blkio on v1", func(t *testing.T) {
 		m := newMachine(t)
@@ -145,8 +143,6 @@ func TestFinder_blockIO(t *testing.T) {
 		must.NoError(t, err)
 		must.Eq(t, 2, c.Version())
 		equal(t, Resources{3000, 12291, unknown}, c.Resources())
-		must.NoError(t, c.SetIOWeight(200))
-		must.StrHasPrefix(t, "200", m.read("blkio/b/blkio.bfq.weight"))
 	})
 	t.Run("not the task's own", func(t *testing.T) {
 		m := newMachine(t)
@@ -158,12 +154,10 @@ func TestFinder_blockIO(t *testing.T) {
 		c, err := m.finder().FindFor(77, "")
 		must.NoError(t, err)
 		equal(t, Resources{3000, unknown, unknown}, c.Resources())
-		must.ErrorIs(t, c.SetIOWeight(50), ErrNotExclusive)
 	})
 	t.Run("none", func(t *testing.T) {
 		_, c, _ := newCgroup(t, 1)
 		equal(t, Resources{3000, unknown, unknown}, c.Resources())
-		must.ErrorIs(t, c.SetIOWeight(50), ErrNoController)
 	})
 }
 
@@ -212,55 +206,4 @@ func TestCgroup_pidsBounded(t *testing.T) {
 	got := c.pids()
 	must.Len(t, maxPids, got)
 	must.SliceContains(t, got, 100)
-}
-
-func TestCgroup_ioWeight(t *testing.T) {
-	cases := []struct {
-		name  string
-		v     int
-		files map[string]string
-		set   uint64
-		want  map[string]string
-	}{
-		{"v1 bfq", 1, map[string]string{"blkio.bfq.weight": ""}, 50, map[string]string{"blkio.bfq.weight": "50"}},
-		{"v1 bfq, too small", 1, map[string]string{"blkio.bfq.weight": ""}, 0, map[string]string{"blkio.bfq.weight": "100"}},
-		{"v1 cfq", 1, map[string]string{"blkio.weight": ""}, 1, map[string]string{"blkio.weight": "10"}},
-		{"v1 both, too large", 1, map[string]string{"blkio.weight": "", "blkio.bfq.weight": ""}, 5000, map[string]string{"blkio.weight": "1000", "blkio.bfq.weight": "1000"}},
-		{"v2", 2, map[string]string{"io.weight": ""}, 5000, map[string]string{"io.weight": "default 5000"}},
-		{"v2 bfq", 2, map[string]string{"io.bfq.weight": ""}, 5000, map[string]string{"io.bfq.weight": "default 1000"}},
-		{"v2 both", 2, map[string]string{"io.weight": "", "io.bfq.weight": ""}, 1, map[string]string{"io.weight": "default 1", "io.bfq.weight": "default 1"}},
-	}
-	for _, tc := range cases {
-		t.Run(tc.name, func(t *testing.T) {
-			m, c, dir := newCgroup(t, 2)
-			if tc.v == 1 {
-				m, c = v1Blkio(t, nil)
-				dir = "cg/blkio/nomad/t"
-			}
-			err := c.SetIOWeight(50)
-			must.ErrorIs(t, err, ErrNoController)
-			must.ErrorContains(t, err, dir)
-			for name, content := range tc.files {
-				m.file(dir+"/"+name, content)
-			}
-			must.NoError(t, c.SetIOWeight(tc.set))
-			for name, want := range tc.want {
-				must.Eq(t, want, m.read(dir+"/"+name))
-			}
-			must.NoError(t, os.RemoveAll(filepath.Join(m.dir, dir)))
-			must.ErrorIs(t, c.SetIOWeight(50), ErrGone)
-		})
-	}
-}
-
-// A refused value is reported with its file; so is a directory in place of a file.
-func TestCgroup_ioWeightRefused(t *testing.T) {
-	m, c, dir := newCgroup(t, 2)
-	must.NoError(t, os.Symlink("/dev/full", filepath.Join(m.dir, dir, "io.weight")))
-	err := c.SetIOWeight(50)
-	must.ErrorContains(t, err, `"default 50"`)
-	must.ErrorContains(t, err, "io.weight")
-	must.NoError(t, os.Remove(filepath.Join(m.dir, dir, "io.weight")))
-	must.NoError(t, os.Mkdir(filepath.Join(m.dir, dir, "io.weight"), 0o755))
-	must.ErrorContains(t, c.SetIOWeight(50), "io.weight")
 }

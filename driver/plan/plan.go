@@ -243,22 +243,3 @@ func apportion(xs []float64, total, lo, hi uint64) []uint64 {
 	}
 	return out
 }
-
-// IOWeights converts limits to block I/O weights, in the same order. The tasks' total
-// under plain Nomad, limits.DefaultIOWeight per task, is divided in proportion to their limits; one
-// that keeps its entitlement keeps its own. Each weight is at least half of limits.DefaultIOWeight, or its own
-// proportion if lower.
-func IOWeights(reqs []Request) []uint64 {
-	const fair, lo, hi = float64(limits.DefaultIOWeight), float64(limits.MinIOWeight), float64(limits.MaxIOWeight)
-	total := limits.DefaultIOWeight * uint64(len(reqs))
-	parts := make([]waterfill.Claim, len(reqs))
-	for i, r := range reqs {
-		if r.Keeps || !(r.Limit > 0) {
-			parts[i] = waterfill.Claim{Weight: 1, Min: fair, Max: fair}
-			continue
-		}
-		l := float64(min(r.Limit, 1))
-		parts[i] = waterfill.Claim{Weight: l, Min: max(min(l*float64(total), DefaultFloor*fair), lo), Max: hi}
-	}
-	return apportion(waterfill.Divide(float64(total), parts), total, limits.MinIOWeight, limits.MaxIOWeight)
-}

@@ -6,8 +6,6 @@ package plan
 import (
 	"fmt"
 	"math"
-	"math/rand"
-	"slices"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -273,74 +271,6 @@ func BenchmarkLimits1000(b *testing.B) {
 				Limits(ModeWeight, 64, reqs, Options{Conversion: conv})
 			}
 		})
-	}
-}
-
-func limited(in []float64) []Request {
-	reqs := make([]Request, len(in))
-	for i, l := range in {
-		reqs[i].Limit = policy.Share(l)
-	}
-	return reqs
-}
-
-func TestIOWeights(t *testing.T) {
-	nan := math.NaN()
-	cases := []struct {
-		name string
-		in   []float64
-		want []uint64
-	}{
-		{"no tasks", nil, []uint64{}},
-		{"alone", []float64{0.3}, []uint64{100}},
-		{"no limits", []float64{1, 1, 1}, []uint64{100, 100, 100}},
-		{"fair shares", []float64{0.25, 0.25, 0.25, 0.25}, []uint64{100, 100, 100, 100}},
-		{"in proportion", []float64{0.5, 0.3, 0.2}, []uint64{150, 90, 60}},
-		{"the floor", []float64{0.75, 0.25, 0, 0}[:2], []uint64{150, 50}},
-		{"limits that sum to more", []float64{1, 1, 0.5}, []uint64{120, 120, 60}},
-		{"below the floor as decided", []float64{0.98, 0.02}, []uint64{190, 10}},
-		{"unmeasured", []float64{nan, 0.6, 0.2}, []uint64{100, 150, 50}},
-		{"nonsense", []float64{-1, 0, math.Inf(1)}, []uint64{100, 100, 100}},
-	}
-	for _, tc := range cases {
-		t.Run(tc.name, func(t *testing.T) {
-			must.Eq(t, tc.want, IOWeights(limited(tc.in)))
-		})
-	}
-}
-
-func TestIOWeights_properties(t *testing.T) {
-	r := rand.New(rand.NewSource(2))
-	for range 2000 {
-		in := make([]float64, 1+r.Intn(60))
-		for i := range in {
-			switch r.Intn(8) {
-			case 0:
-				in[i] = []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, -1, 5}[r.Intn(6)]
-			case 1:
-				in[i] = math.Pow(10, -9*r.Float64())
-			default:
-				in[i] = r.Float64()
-			}
-		}
-		out := IOWeights(limited(in))
-		must.Eq(t, out, IOWeights(limited(in)))
-		must.Len(t, len(in), out)
-		sum := uint64(0)
-		for i, w := range out {
-			sum += w
-			must.Between(t, limits.MinIOWeight, w, limits.MaxIOWeight)
-			for k := range in {
-				if in[i] > 0 && in[k] > 0 && min(in[i], 1) > min(in[k], 1) && w+1 < out[k] {
-					t.Fatalf("%v: %v", in, out)
-				}
-			}
-		}
-		// At most the total under plain Nomad, unless the kernel's minimum raises it.
-		must.GreaterEq(t, 100*uint64(len(in)), sum)
-		if !slices.Contains(out, limits.MinIOWeight) {
-			must.Eq(t, 100*uint64(len(in)), sum)
-		}
 	}
 }
 

@@ -62,7 +62,7 @@ func departures() []policy.Departure {
 		}, {
 			Published: "Equation 2 for four resources",
 			Ours:      "measured for all, decided on CPU",
-			Why:       "limits act on CPU",
+			Why:       "no measurement shows that other limits help",
 		}, {
 			Published: "diverged models are not covered",
 			Ours:      "a NaN or infinite value puts the task into CL",
