@@ -292,9 +292,11 @@ func (e allResults) compared() string {
 			}
 			row = append(row, cell)
 		}
-		if len(in) < 3 {
+		switch {
+		case len(in) == 0: // only in the papers' settings, below
+		case len(in) < 3:
 			few = append(few, "* `"+policy+"`: "+strings.Join(in, ", "))
-		} else {
+		default:
 			rows = append(rows, row)
 		}
 	}

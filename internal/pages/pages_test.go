@@ -25,22 +25,22 @@ var budgets = map[string]int{
 	"ARCHITECTURE.md":       840,
 	"CONTRIBUTING.md":       880,
 	"docs/README.md":        200,
-	"docs/concepts.md":      2295,
+	"docs/concepts.md":      2690,
 	"docs/operations.md":    3210,
-	"docs/shim.md":          2575,
-	"docs/jobs.md":          1655,
+	"docs/shim.md":          2585,
+	"docs/jobs.md":          1665,
 	"docs/reference.md":     5760,
-	"docs/gpu.md":           2575,
-	"docs/gpu-internals.md": 1195,
+	"docs/gpu.md":           2595,
+	"docs/gpu-internals.md": 1285,
 	"docs/queue.md":         1525,
-	"docs/sim.md":           835,
+	"docs/sim.md":           845,
 	"docs/evaluation.md":    3450,
 	"docs/dependencies.md":  1095,
-	"docs/metrics.md":       1530,
+	"docs/metrics.md":       1610,
 }
 
 // inAll is the most words of all of docs.
-const inAll = 27705
+const inAll = 28360
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {
