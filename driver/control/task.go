@@ -265,6 +265,7 @@ func (t *task) accept(d policy.Decision, now time.Time) {
 	t.reportPhase(d)
 	if d.Fair != nil && d.PastQuality && (was.Fair == nil || !was.PastQuality) {
 		t.reportQuality()
+		t.show.Changed(true)
 	}
 	if d.Category != was.Category || d.Class != was.Class {
 		t.since = now

@@ -89,6 +89,38 @@ func TestDecide_twoJobs(t *testing.T) {
 	must.Between(t, 0.75, out.Tasks[1].Bound(), 1)
 }
 
+// The categories of a policy without any: those of training tasks that run, by an adaptive α.
+func TestCategorise(t *testing.T) {
+	service := policy.Task{ID: "service", Kind: policy.Service, Entitlement: 1}
+	ended := task("ended", policy.NL, 0.6, 1)
+	ended.Ended = true
+	in := policy.Snapshot{Tasks: []policy.Task{service, ended, task("fast", policy.NL, 0.6, 1), task("slow", policy.WL, 0.01, 1), unmeasured("new", policy.New, 0)}}
+	decide := func(ids ...string) policy.Outcome {
+		var out policy.Outcome
+		for _, id := range ids {
+			out.Tasks = append(out.Tasks, policy.Decision{ID: id})
+		}
+		Categorise(in, &out)
+		return out
+	}
+	for _, ids := range [][]string{{"service", "ended", "fast", "slow", "new"}, {"service", "fast", "slow", "new"}} {
+		got := make(map[string]policy.Category)
+		out := decide(ids...)
+		for _, d := range out.Tasks {
+			got[d.ID] = d.Category
+		}
+		must.Eq(t, policy.NL, got["fast"])
+		must.Eq(t, policy.CL, got["slow"])
+		must.Eq(t, policy.NL, got["new"])
+		must.Eq(t, policy.New, got["service"])
+		must.Eq(t, policy.New, got["ended"])
+		must.InDelta(t, 0.305, *out.Alpha, 1e-9)
+	}
+	has := policy.Outcome{Tasks: []policy.Decision{{ID: "fast", Category: policy.WL}}, Alpha: num(1)}
+	Categorise(in, &has)
+	must.Eq(t, policy.WL, has.Tasks[0].Category)
+}
+
 // Algorithm 1, lines 2–13, on the first of two tasks; the second prevents the case that all are in
 // CL.
 func TestDecide_categories(t *testing.T) {
