@@ -51,7 +51,6 @@ var jobspecRuns = map[string]struct {
 	"compete.hcl": {false, func(t *testing.T, s jobspecRun) {
 		s.wait(t, "mlp", "converged", settled("mlp", "CL"))
 		s.waitEvent(t, s.allocs["mlp"], "mlp", "converged")
-		s.wait(t, "vae", "growing", settled("vae", "NL"))
 		mlp, vae := s.pid(t, s.allocs["mlp"], "mlp"), s.pid(t, s.allocs["vae"], "vae")
 		eventually(t, "vae has more of the CPU", func() error {
 			if a, b := kernel(t, mlp).Shares, kernel(t, vae).Shares; a >= b {
