@@ -154,6 +154,9 @@ func (t *task) reportPhase(d policy.Decision) {
 	case d.Category == policy.CL && was == growing && d.Fair == nil:
 		now = slowed
 	}
+	if now == was {
+		return
+	}
 	t.reported.phase = now
 	limit := fmt.Sprintf("it may use %.0f %% of the pool", 100*d.Bound())
 	if d.Bound() == 1 {
@@ -161,7 +164,6 @@ func (t *task) reportPhase(d policy.Decision) {
 	}
 	value := fmt.Sprintf("%s = %.4g", t.metric(), t.m.Report.Value)
 	switch {
-	case now == was:
 	case now == converged:
 		if d.Bound() == 1 {
 			limit += ", as no other task is growing"

@@ -33,23 +33,17 @@ func (c *Controller) count(t *task) {
 // publishMetrics replaces the node's state in the metrics.
 func (c *Controller) publishMetrics() {
 	n := &metrics.Node{PoolCores: float64(c.pool), Interval: c.interval, Decided: c.decided, Tasks: make([]metrics.Task, 0, len(c.tasks))}
-	known := func(x *float64) float64 {
-		if x == nil {
-			return math.NaN()
-		}
-		return *x
-	}
 	for _, t := range c.tasks {
 		c.count(t)
 		m := metrics.Task{
 			AllocID: t.AllocID, Name: t.Name, Job: t.JobID,
 			Kind: t.kind(), State: t.reached, Category: t.decision.Category, Class: t.decision.Class,
 			Limit: float64(t.decision.Bound()), CPUSeconds: t.usage.CPUSeconds, ThrottledSeconds: t.usage.ThrottledSeconds,
-			Ahead: math.NaN(), Value: math.NaN(), Response: known(t.response), Objective: math.NaN(),
+			Ahead: math.NaN(), Value: math.NaN(), Response: float64(number(t.response)), Objective: math.NaN(),
 			Growth: metrics.Growth{Memory: t.resources.memoryG, Block: t.resources.blockG, Network: t.resources.networkG},
 		}
 		g, p := t.growth(c.pool)
-		m.Growth.CPU, m.Progress = known(g), known(p)
+		m.Growth.CPU, m.Progress = float64(number(g)), float64(number(p))
 		if t.kind() == policy.Service {
 			m.Objective = t.Targets.QoE
 		} else {
