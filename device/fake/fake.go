@@ -13,6 +13,7 @@
 //	EBBTIDE_FAKE_LAZY        bytes that a process's first launch takes, like a lazily loaded module
 //	EBBTIDE_FAKE_LATENCY_US  of an allocation
 //	EBBTIDE_FAKE_KERNEL_US   of a launch
+//	EBBTIDE_FAKE_COPY_US     of parking or restoring a MiB
 //	EBBTIDE_FAKE_SERIAL      1: kernels of all processes run one after the other; else at once
 //	EBBTIDE_FAKE_NAME        of the card
 //	EBBTIDE_FAKE_DRIVER      version of the driver

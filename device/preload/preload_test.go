@@ -271,6 +271,20 @@ func TestThreads(t *testing.T) {
 	g.fine()
 }
 
+// Handles, addresses and pools that the driver gives to another thread at once: each is given up
+// before the driver's call, and no pool is asked about while it is destroyed.
+func TestChurn(t *testing.T) {
+	for _, kind := range []string{"sync", "async", "vmm", "pool"} {
+		t.Run(kind, func(t *testing.T) {
+			g := startGate(t, 512*mib)
+			j := start(t, g.path, []string{"EBBTIDE_GATE_CREDIT=1"}, "--mode", "churn", "--alloc", kind, "--threads", "4", "--count", "2000", "--bytes", strconv.Itoa(2*mib))
+			must.Eq(t, 512*mib-context, j.next("free").n("free"))
+			j.end()
+			g.fine()
+		})
+	}
+}
+
 func TestNoContext(t *testing.T) {
 	g := startGate(t, 300*mib)
 	j := start(t, g.path, nil, "--mode", "thread")
@@ -301,6 +315,17 @@ func TestCapture(t *testing.T) {
 	g.fine()
 }
 
+// A capture whose stream is destroyed is over: what is allocated then waits again.
+func TestCapture_dropped(t *testing.T) {
+	g := startGate(t, 300*mib)
+	j := start(t, g.path, []string{"EBBTIDE_GATE_WAIT_MS=500"}, "--mode", "dropped")
+	l := j.next("took")
+	must.Eq(t, 2, l.n("code"))
+	must.GreaterEq(t, 0.4, l["took"].(float64))
+	j.end()
+	g.fine()
+}
+
 // Threads capture at the same time, each in its own default stream: what a thread allocates there
 // belongs to its graph. The limit has room for one graph at a time.
 func TestCapture_threads(t *testing.T) {
@@ -314,7 +339,7 @@ func TestCapture_threads(t *testing.T) {
 }
 
 func TestPinned(t *testing.T) {
-	for mode, reason := range map[string]uint64{"ipc": 2, "multicast": 6} {
+	for mode, reason := range map[string]uint64{"ipc": 2, "dmabuf": 4, "multicast": 6} {
 		g := startGate(t, 300*mib)
 		j := start(t, g.path, nil, "--mode", mode)
 		j.end()
@@ -595,7 +620,7 @@ var harmless = map[string]string{
 	"cuGraphAddMemsetNode":                   "work when it is launched",
 }
 
-var suspicious = regexp.MustCompile(`^cu(Mem(Alloc|Create|Host|Pool(Create|Import|Export)|Import|Export|cpy|set|Prefetch|BatchDecompress|Discard)|Array(3D)?Create|MipmappedArrayCreate|Ctx(Create|Destroy)|DevicePrimaryCtx(Retain|Release|Reset)|GreenCtxCreate|Ipc(Get|Open)|ImportExternal|Launch|Graph(Launch|AddMemAlloc|AddNode|Instantiate)|Stream(BeginCapture|EndCapture)|MemGetInfo|DeviceTotalMem|Multicast(Create|AddDevice|Bind)|GetProcAddress)`)
+var suspicious = regexp.MustCompile(`^cu(Mem(Alloc|Create|Host|Pool(Create|Import|Export)|Import|Export|cpy|set|Prefetch|BatchDecompress|Discard)|Array(3D)?Create|MipmappedArrayCreate|Ctx(Create|Destroy)|DevicePrimaryCtx(Retain|Release|Reset)|GreenCtxCreate|Ipc(Get|Open)|ImportExternal|MemGetHandle|Graphics\w+Register|EGLStream\w+Connect|Launch|Graph(Launch|AddMemAlloc|AddNode|Instantiate)|Stream(BeginCapture|EndCapture)|MemGetInfo|DeviceTotalMem|Multicast(Create|AddDevice|Bind)|GetProcAddress)`)
 
 var reviewed = regexp.MustCompile(`^cu(MemHost(GetDevicePointer|GetFlags|Register|Unregister)|MemcpyGet|Graph(Memcpy|Memset|Exec))`)
 
@@ -629,6 +654,27 @@ func TestHooks(t *testing.T) {
 	}
 }
 
+// PyTorch flushes its cache after a failure: its allocator's first attempt does not wait, the
+// second does, and others' do.
+func TestFlush(t *testing.T) {
+	src, lib := filepath.Join(t.TempDir(), "through.c"), filepath.Join(t.TempDir(), "libc10_cuda.so")
+	must.NoError(t, os.WriteFile(src, []byte(`
+typedef int (*alloc)(unsigned long long *, unsigned long);
+int through(alloc f, unsigned long long *p, unsigned long n) { int r = f(p, n); return r; }
+`), 0o644))
+	out, err := exec.Command("gcc", "-O0", "-shared", "-fPIC", "-o", lib, src).CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(out)))
+	g := startGate(t, 300*mib)
+	j := start(t, g.path, []string{"EBBTIDE_GATE_WAIT_MS=500"}, "--mode", "flush", "--library", lib)
+	for _, waits := range []bool{false, true, true} {
+		l := j.next("took")
+		must.Eq(t, 2, l.n("code"))
+		must.Eq(t, waits, l["took"].(float64) > 0.4, must.Sprint(l))
+	}
+	j.end()
+	g.fine()
+}
+
 // A program without CUDA does not notice the library: RTLD_NEXT from another library means after
 // that library.
 func TestOtherPrograms(t *testing.T) {
@@ -651,4 +697,22 @@ int main(void) {
 	c.Env = append(os.Environ(), "LD_PRELOAD="+filepath.Join(dir, "libebbtide-cuda.so"), "EBBTIDE_GATE=/nonexistent")
 	c.Stderr = io.Discard
 	must.NoError(t, c.Run())
+}
+
+// The library under AddressSanitizer, in what many threads do at once. ThreadSanitizer does not
+// start with a library that takes the place of dlsym.
+func TestSanitizer(t *testing.T) {
+	if os.Getenv("EBBTIDE_CFLAGS") != "" {
+		t.Skip("it is sanitized already")
+	}
+	library := strings.TrimSpace(tool(t, "gcc", "-print-file-name=libasan.so"))
+	if !filepath.IsAbs(library) {
+		t.Skip("gcc has no AddressSanitizer")
+	}
+	self, err := os.Executable()
+	must.NoError(t, err)
+	cmd := exec.Command(self, "-test.run", "^(TestChurn|TestThreads|TestCapture_threads|TestPause|TestContext|TestGateReturns)$")
+	cmd.Env = append(os.Environ(), "EBBTIDE_CFLAGS=-O1 -g -fsanitize=address", "EBBTIDE_PRELOAD_FIRST="+library, "ASAN_OPTIONS=detect_leaks=0")
+	out, err := cmd.CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(out)))
 }

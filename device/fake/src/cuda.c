@@ -21,7 +21,7 @@ enum { CODE = 7000 };
 enum { DRIVER = 12080 }; // the newest version of CUDA that it knows
 
 struct CUctx_st { int gpu, primary, refs; };
-struct CUmemPoolHandle_st { int gpu; int64_t reserved, used, threshold; };
+struct CUmemPoolHandle_st { int gpu; int64_t reserved, used, threshold; _Atomic bool destroyed; };
 struct CUgraph_st { int64_t bytes; };
 struct CUgraphExec_st { int64_t bytes; };
 struct CUarray_st { int gpu; int64_t bytes; };
@@ -47,10 +47,9 @@ static struct {
 	struct CUmemPoolHandle_st pool[FAKE_GPUS];
 	struct CUstream_st legacy;
 	int64_t graph[FAKE_GPUS]; // bytes kept for graphs
-	int captures;
+	_Atomic int captures;
 	_Atomic uint64_t captured; // captures so far
 	_Atomic int64_t until; // when all work is done, µs
-	uint64_t handles;
 } my = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 static __thread struct { struct CUctx_st *ctx[16]; int top; } tls;
@@ -119,15 +118,14 @@ static int same(const struct block *b, uint64_t at, int kind)
 	return b->at == at && (kind ? b->kind == kind : b->kind < 4);
 }
 
-static struct block *take(uint64_t at, int kind)
+// The next two are called with the mutex held.
+static struct block *cut(uint64_t at, int kind)
 {
 	struct block **p = bucket(at, kind), *b;
-	pthread_mutex_lock(&my.mutex);
 	while ((b = *p) && !same(b, at, kind))
 		p = &b->next;
 	if (b)
 		*p = b->next;
-	pthread_mutex_unlock(&my.mutex);
 	return b;
 }
 
@@ -136,6 +134,14 @@ static struct block *peek(uint64_t at, int kind)
 	struct block *b = *bucket(at, kind);
 	while (b && !same(b, at, kind))
 		b = b->next;
+	return b;
+}
+
+static struct block *take(uint64_t at, int kind)
+{
+	pthread_mutex_lock(&my.mutex);
+	struct block *b = cut(at, kind);
+	pthread_mutex_unlock(&my.mutex);
 	return b;
 }
 
@@ -507,7 +513,13 @@ API CUresult cuStreamCreate(CUstream *s, unsigned flags)
 	(*s)->ctx = c;
 	return leave(CUDA_SUCCESS);
 }
-API CUresult cuStreamDestroy_v2(CUstream s) { free(s); return CUDA_SUCCESS; }
+API CUresult cuStreamDestroy_v2(CUstream s)
+{
+	my.captures -= s->capturing != 0;
+	free(s);
+	return CUDA_SUCCESS;
+}
+API CUresult cuStreamDestroy(CUstream s) { return cuStreamDestroy_v2(s); }
 API CUresult cuStreamGetCtx(CUstream s, CUcontext *c) { *c = stream(s)->ctx ? stream(s)->ctx : here(); return CUDA_SUCCESS; }
 API CUresult cuStreamSynchronize(CUstream s)
 {
@@ -705,10 +717,24 @@ API CUresult cuMemPoolCreate(CUmemoryPool *p, const CUmemPoolProps *props)
 	(*p)->gpu = props->location.id;
 	return CUDA_SUCCESS;
 }
-API CUresult cuMemPoolDestroy(CUmemoryPool p) { fake_give(p->gpu, p->reserved, my.slot); free(p); return CUDA_SUCCESS; }
-API CUresult cuMemPoolTrimTo(CUmemoryPool p, size_t keep) { trim(p, (int64_t)keep); return CUDA_SUCCESS; }
+// Kept, to notice a use after it.
+API CUresult cuMemPoolDestroy(CUmemoryPool p)
+{
+	p->destroyed = true;
+	fake_give(p->gpu, p->reserved, my.slot);
+	return CUDA_SUCCESS;
+}
+API CUresult cuMemPoolTrimTo(CUmemoryPool p, size_t keep)
+{
+	if (p->destroyed)
+		abort();
+	trim(p, (int64_t)keep);
+	return CUDA_SUCCESS;
+}
 API CUresult cuMemPoolGetAttribute(CUmemoryPool p, int attr, void *v)
 {
+	if (p->destroyed)
+		abort();
 	*(uint64_t *)v = (uint64_t)(attr == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT ? p->reserved : attr == CU_MEMPOOL_ATTR_USED_MEM_CURRENT ? p->used : p->threshold);
 	return CUDA_SUCCESS;
 }
@@ -745,34 +771,51 @@ API CUresult cuMemCreate(CUmemGenericAllocationHandle *h, size_t n, const CUmemA
 	int fd = memfd_create("ebbtide-fake", MFD_CLOEXEC);
 	if (fd < 0 || ftruncate(fd, (off_t)n))
 		return leave(CUDA_ERROR_UNKNOWN);
-	pthread_mutex_lock(&my.mutex);
-	*h = ++my.handles;
-	pthread_mutex_unlock(&my.mutex);
+	*h = (CUmemGenericAllocationHandle)fd; // used again at once, as the driver's
 	put((struct block){ .at = *h, .size = n, .gpu = prop->location.id, .kind = 5, .refs = 1, .fd = fd });
 	return leave(CUDA_SUCCESS);
 }
 
+// Adds a reference; -1: there is no such handle.
+static int refer(CUmemGenericAllocationHandle h)
+{
+	pthread_mutex_lock(&my.mutex);
+	struct block *b = peek(h, 5);
+	if (b)
+		b->refs++;
+	int fd = b ? b->fd : -1;
+	pthread_mutex_unlock(&my.mutex);
+	return fd;
+}
+
 static CUresult unrefer(CUmemGenericAllocationHandle h)
 {
+	pthread_mutex_lock(&my.mutex);
 	struct block *b = peek(h, 5);
-	if (!b)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (--b->refs == 0) {
-		take(h, 5);
+	CUresult r = b ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	if (b && --b->refs == 0)
+		cut(h, 5);
+	else
+		b = NULL;
+	pthread_mutex_unlock(&my.mutex);
+	if (b) {
 		fake_give(b->gpu, (int64_t)b->size, my.slot);
 		close(b->fd);
 		free(b);
 	}
-	return CUDA_SUCCESS;
+	return r;
 }
 API CUresult cuMemRelease(CUmemGenericAllocationHandle h) { return unrefer(h); }
 API CUresult cuMemMap(CUdeviceptr p, size_t n, size_t offset, CUmemGenericAllocationHandle h, unsigned long long flags)
 {
-	struct block *b = peek(h, 5);
 	(void)flags;
-	if (!b || mmap((void *)(uintptr_t)p, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, b->fd, (off_t)offset) == MAP_FAILED)
+	int fd = refer(h);
+	if (fd < 0)
 		return CUDA_ERROR_INVALID_VALUE;
-	b->refs++;
+	if (mmap((void *)(uintptr_t)p, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)offset) == MAP_FAILED) {
+		unrefer(h);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
 	put((struct block){ .at = p, .size = n, .kind = 4, .of = (void *)(uintptr_t)h });
 	return CUDA_SUCCESS;
 }
@@ -790,21 +833,20 @@ API CUresult cuMemUnmap(CUdeviceptr p, size_t n)
 API CUresult cuMemSetAccess(CUdeviceptr p, size_t n, const void *d, size_t k) { (void)p; (void)n; (void)d; (void)k; return CUDA_SUCCESS; }
 API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *h, void *at)
 {
+	pthread_mutex_lock(&my.mutex);
 	struct block *m = peek((uintptr_t)at, 4);
-	if (!m)
-		return CUDA_ERROR_INVALID_VALUE;
-	*h = (uintptr_t)m->of;
-	peek(*h, 5)->refs++;
-	return CUDA_SUCCESS;
+	*h = m ? (uintptr_t)m->of : 0;
+	pthread_mutex_unlock(&my.mutex);
+	return m && refer(*h) >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle h, int type, unsigned long long flags)
 {
 	(void)type; (void)flags;
-	struct block *b = peek(h, 5);
-	if (!b)
+	int fd = refer(h);
+	if (fd < 0)
 		return CUDA_ERROR_INVALID_VALUE;
-	*(int *)out = dup(b->fd);
-	return CUDA_SUCCESS;
+	*(int *)out = dup(fd);
+	return unrefer(h);
 }
 
 // Arrays.
@@ -849,6 +891,7 @@ API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *p, CUipcMemHandle h, unsigned fl
 API CUresult cuIpcCloseMemHandle(CUdeviceptr p) { (void)p; return CUDA_SUCCESS; }
 API CUresult cuImportExternalMemory(CUexternalMemory *m, const void *d) { *m = (CUexternalMemory)d; return CUDA_SUCCESS; }
 
+API CUresult cuMemGetHandleForAddressRange(void *h, CUdeviceptr p, size_t n, int type, unsigned long long flags) { (void)p; (void)n; (void)type; (void)flags; *(int *)h = -1; return CUDA_SUCCESS; }
 API CUresult cuMulticastCreate(CUmemGenericAllocationHandle *m, const void *prop) { *m = (uintptr_t)prop; return CUDA_SUCCESS; }
 
 // Work. A "function" is one of two built in: ebb_mix (pointer, count, seed) and ebb_nop.
@@ -959,6 +1002,12 @@ API CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
 	return CUDA_SUCCESS;
 }
 
+static void move(int64_t bytes)
+{
+	if (my.s->copy_us)
+		usleep((useconds_t)((bytes >> 20) * my.s->copy_us));
+}
+
 API CUresult cuCheckpointProcessCheckpoint(int pid, void *args)
 {
 	(void)args;
@@ -971,6 +1020,7 @@ API CUresult cuCheckpointProcessCheckpoint(int pid, void *args)
 		return CUDA_ERROR_UNKNOWN;
 	for (int g = 0; g < my.s->gpus; g++) {
 		p->parked[g] = p->used[g];
+		move(p->parked[g]);
 		fake_give(g, p->parked[g], slot);
 	}
 	p->state = CU_PROCESS_STATE_CHECKPOINTED;
@@ -984,6 +1034,7 @@ API CUresult cuCheckpointProcessRestore(int pid, void *args)
 	if (p->state != CU_PROCESS_STATE_CHECKPOINTED)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	for (int g = 0; g < my.s->gpus; g++) {
+		move(p->parked[g]);
 		if (!fake_fails("restore") && fake_take(g, p->parked[g], slot)) {
 			p->parked[g] = 0;
 			continue;
@@ -1033,7 +1084,7 @@ static const struct version versions[] = {
 	Z(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz), F(cuMemFreeAsync), Z(cuMemFreeAsync, cuMemFreeAsync_ptsz), F(cuDeviceGetMemPool),
 	F(cuDeviceGetDefaultMemPool), F(cuMemPoolCreate), F(cuMemPoolDestroy), F(cuMemPoolTrimTo), F(cuMemPoolGetAttribute), F(cuMemPoolSetAttribute),
 	F(cuMemCreate), F(cuMemRelease), F(cuMemMap), F(cuMemUnmap), F(cuMemSetAccess), F(cuMemAddressReserve), F(cuMemAddressFree), F(cuMemRetainAllocationHandle), F(cuMemGetAllocationGranularity),
-	F(cuArrayCreate), V(cuArrayCreate, _v2, 3020), F(cuArrayDestroy), F(cuStreamCreate), V(cuStreamDestroy, _v2, 4000), F(cuStreamSynchronize),
+	F(cuArrayCreate), V(cuArrayCreate, _v2, 3020), F(cuArrayDestroy), F(cuStreamCreate), F(cuStreamDestroy), V(cuStreamDestroy, _v2, 4000), F(cuStreamSynchronize),
 	F(cuStreamBeginCapture), V(cuStreamBeginCapture, _v2, 10010), Z(cuStreamBeginCapture, cuStreamBeginCapture_v2_ptsz), F(cuStreamEndCapture),
 	Z(cuStreamEndCapture, cuStreamEndCapture_ptsz), F(cuStreamIsCapturing), F(cuGraphDestroy), F(cuGraphInstantiateWithFlags), F(cuGraphExecDestroy),
 	F(cuGraphLaunch), Z(cuGraphLaunch, cuGraphLaunch_ptsz), F(cuModuleLoadData), F(cuModuleGetFunction), F(cuLaunchKernel), Z(cuLaunchKernel, cuLaunchKernel_ptsz),

@@ -36,6 +36,7 @@ static void create(struct fake_state *s)
 	s->lazy = env("EBBTIDE_FAKE_LAZY", 0);
 	s->latency_us = env("EBBTIDE_FAKE_LATENCY_US", 0);
 	s->kernel_us = env("EBBTIDE_FAKE_KERNEL_US", 0);
+	s->copy_us = env("EBBTIDE_FAKE_COPY_US", 0);
 	s->serial = env("EBBTIDE_FAKE_SERIAL", 0) != 0;
 	for (int i = 0; i < s->gpus; i++) {
 		struct fake_gpu *g = &s->gpu[i];

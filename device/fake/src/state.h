@@ -43,6 +43,7 @@ struct fake_state {
 	int64_t lazy;          // bytes that a process's first launch takes
 	int64_t latency_us;    // of an allocation
 	int64_t kernel_us;     // of a launch
+	int64_t copy_us;       // of parking or restoring a MiB
 	int serial;            // kernels of all processes run one after the other
 	_Atomic int64_t until; // then: when all are done, µs
 	pthread_mutex_t mutex;

@@ -13,6 +13,7 @@
 #include <getopt.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,9 @@
 	X(cuMemFreeAsync, 11020, (CUdeviceptr, CUstream)) \
 	X(cuDeviceGetDefaultMemPool, 11020, (CUmemoryPool *, CUdevice)) \
 	X(cuMemPoolTrimTo, 11020, (CUmemoryPool, size_t)) \
+	X(cuMemPoolCreate, 11020, (CUmemoryPool *, const CUmemPoolProps *)) \
+	X(cuMemPoolDestroy, 11020, (CUmemoryPool)) \
+	X(cuMemAllocFromPoolAsync, 11020, (CUdeviceptr *, size_t, CUmemoryPool, CUstream)) \
 	X(cuMemCreate, 10020, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long)) \
 	X(cuMemGetAllocationGranularity, 10020, (size_t *, const CUmemAllocationProp *, int)) \
 	X(cuMemRelease, 10020, (CUmemGenericAllocationHandle)) \
@@ -52,6 +56,7 @@
 	X(cuMemcpyDtoH_v2, 3020, (void *, CUdeviceptr, size_t)) \
 	X(cuMemsetD8_v2, 3020, (CUdeviceptr, unsigned char, size_t)) \
 	X(cuStreamCreate, 2000, (CUstream *, unsigned)) \
+	X(cuStreamDestroy_v2, 4000, (CUstream)) \
 	X(cuStreamBeginCapture_v2, 10010, (CUstream, int)) \
 	X(cuStreamEndCapture, 10000, (CUstream, CUgraph *)) \
 	X(cuGraphInstantiateWithFlags, 11040, (CUgraphExec *, CUgraph, unsigned long long)) \
@@ -512,6 +517,30 @@ static void rounding(void)
 	}
 }
 
+// Allocates and frees in all threads at once: handles, addresses and pools are used again at once.
+static void *churn(void *arg)
+{
+	static const CUmemPoolProps props = { .allocType = 1, .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
+	bool pooled = strcmp(opt.alloc, "pool") == 0;
+	(void)arg;
+	DO(cuCtxSetCurrent(ctx));
+	for (int i = 0; i < opt.count; i++) {
+		CUmemGenericAllocationHandle h = 0;
+		CUmemoryPool pool;
+		CUdeviceptr p;
+		if (!pooled) {
+			check(take(&p, (size_t)opt.bytes, &h), "take");
+			give(p, (size_t)opt.bytes, h);
+			continue;
+		}
+		DO(cuMemPoolCreate(&pool, &props));
+		DO(cuMemAllocFromPoolAsync(&p, (size_t)opt.bytes, pool, 0));
+		DO(cuMemFreeAsync(p, 0));
+		DO(cuMemPoolDestroy(pool));
+	}
+	return NULL;
+}
+
 // Stops until there is a byte on stdin, for others to look at the card.
 static void stage(const char *name)
 {
@@ -685,6 +714,36 @@ static void *capture(void *arg)
 	return NULL;
 }
 
+// A capture that ends because its stream is destroyed; then an allocation that must wait.
+static void dropped(void)
+{
+	CUstream s;
+	CUdeviceptr p;
+	DO(cuStreamCreate(&s, 1));
+	DO(cuStreamBeginCapture_v2(s, 2));
+	DO(cuStreamDestroy_v2(s));
+	double t = now();
+	CUresult r = cu.cuMemAlloc_v2(&p, (size_t)1 << 40);
+	say("{\"code\": %d, \"took\": %.6f}", r, now() - t);
+}
+
+// An allocation that must wait, twice by a library that allocates as PyTorch does, then directly.
+static void flush(void)
+{
+	CUresult (*through)(void *, CUdeviceptr *, size_t) = NULL;
+	void *lib = dlopen(opt.library, RTLD_NOW);
+	if (!lib || !(*(void **)&through = dlsym(lib, "through"))) {
+		say("{\"error\": \"%.400s\"}", dlerror());
+		exit(4);
+	}
+	for (int i = 0; i < 3; i++) {
+		CUdeviceptr p;
+		double t = now();
+		CUresult r = i < 2 ? through((void *)cu.cuMemAlloc_v2, &p, (size_t)1 << 40) : cu.cuMemAlloc_v2(&p, (size_t)1 << 40);
+		say("{\"code\": %d, \"took\": %.6f}", r, now() - t);
+	}
+}
+
 // Each variant of the fake answers a NULL with its own code.
 static void variants(void)
 {
@@ -769,8 +828,8 @@ int main(int argc, char **argv)
 	for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;)
 		switch (c) {
 		case 'r': opt.resolve = optarg; break; // dlsym, next, procaddress; linked in the linked build
-		case 'a': opt.alloc = optarg; break;   // sync, async, vmm, managed, array
-		case 'm': opt.mode = optarg; break;    // train, many, loop, fill, thread, fork, capture, variants, nvml, ipc, multicast, card, rounding, sizes, addresses
+		case 'a': opt.alloc = optarg; break;   // sync, async, vmm, managed, array; pool in churn
+		case 'm': opt.mode = optarg; break;    // train, many, loop, fill, churn, thread, fork, capture, dropped, flush, variants, nvml, ipc, dmabuf, multicast, card, rounding, sizes, addresses
 		case 'b': opt.bytes = atoll(optarg); break;
 		case 'p': opt.peak = atoll(optarg); break;
 		case 's': opt.steps = atoi(optarg); break;
@@ -781,7 +840,7 @@ int main(int argc, char **argv)
 		case 'e': opt.seed = strtoull(optarg, NULL, 0); break;
 		case 'l': opt.least = atoll(optarg); break;
 		case 'v': opt.leave = atoll(optarg); break;
-		case 'L': opt.library = optarg; break; // cuBLAS
+		case 'L': opt.library = optarg; break; // cuBLAS; in flush one that calls
 		case 'k': opt.work = atoll(optarg); break;
 		case 'q': opt.ask = atoi(optarg); break; // before it fills
 		case 'u': opt.until = optarg; break; // --pause-ms counts until there is such a file
@@ -800,6 +859,13 @@ int main(int argc, char **argv)
 		loop();
 	else if (strcmp(opt.mode, "fill") == 0)
 		fill();
+	else if (strcmp(opt.mode, "churn") == 0) {
+		spread(churn);
+		say("{\"free\": %zu}", available());
+	} else if (strcmp(opt.mode, "dropped") == 0)
+		dropped();
+	else if (strcmp(opt.mode, "flush") == 0)
+		flush();
 	else if (strcmp(opt.mode, "rounding") == 0)
 		rounding();
 	else if (strcmp(opt.mode, "sizes") == 0)
@@ -823,6 +889,14 @@ int main(int argc, char **argv)
 		CUipcMemHandle h;
 		DO(cuMemAlloc_v2(&p, (size_t)opt.bytes));
 		DO(cuIpcGetMemHandle(&h, p));
+		DO(cuMemFree_v2(p));
+	} else if (strcmp(opt.mode, "dmabuf") == 0) { // CUDA 11.7 and later
+		CUresult (*get)(void *, CUdeviceptr, size_t, int, unsigned long long) = NULL;
+		CUdeviceptr p;
+		int fd;
+		DO(cuMemAlloc_v2(&p, 2 << 20));
+		*(void **)&get = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemGetHandleForAddressRange");
+		check(get ? get(&fd, p, 2 << 20, 1, 0) : CUDA_ERROR_NOT_FOUND, "cuMemGetHandleForAddressRange");
 		DO(cuMemFree_v2(p));
 	} else if (strcmp(opt.mode, "multicast") == 0) { // CUDA 12.1 and later
 		CUresult (*create)(CUmemGenericAllocationHandle *, const void *) = NULL;

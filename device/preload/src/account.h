@@ -42,17 +42,19 @@ struct pool {
 };
 
 struct world {
-	pthread_mutex_t mutex; // of the lists; never held over a wait
+	pthread_mutex_t mutex; // of the lists; never held over a call or a wait
 	struct device device[MAX_DEVICES];
 	_Atomic int devices;
 	_Atomic(struct device *) by_ordinal[MAX_DEVICES];
 	struct context context[MAX_CONTEXTS];
 	_Atomic int contexts;
+	// Of the pools, and held over the driver's calls about them: none is destroyed meanwhile.
+	pthread_mutex_t pooled;
 	struct pool pool[MAX_POOLS];
 	_Atomic int pools;
 	_Atomic unsigned epoch; // changes when a context is destroyed: threads look theirs up again
 };
-#define WORLD { .mutex = PTHREAD_MUTEX_INITIALIZER, \
+#define WORLD { .mutex = PTHREAD_MUTEX_INITIALIZER, .pooled = PTHREAD_MUTEX_INITIALIZER, \
 	.device = { [0 ... MAX_DEVICES - 1] = { .mutex = PTHREAD_MUTEX_INITIALIZER } } }
 extern struct world eb_world HIDDEN;
 
@@ -62,6 +64,7 @@ struct thread {
 	unsigned epoch;
 	CUcontext ctx;
 	struct device *device;
+	int64_t refused; // bytes that PyTorch's allocator was refused without waiting, just before
 };
 extern __thread struct thread eb_thread HIDDEN __attribute__((tls_model("initial-exec")));
 
@@ -75,6 +78,7 @@ enum kind {
 	K_GRAPH,   // size is what its nodes allocate
 	K_EXEC,
 	K_CAPTURE, // a capture's number; size is what was allocated in it
+	K_ORIGIN,  // a stream whose capture has begun
 };
 
 struct entry {
@@ -106,6 +110,5 @@ struct device *eb_world_of(CUcontext);
 bool eb_world_primary(struct device *); // has it a primary context?
 bool eb_world_add(struct context *);
 bool eb_world_remove(CUcontext, struct device *primary, struct context *was, bool *others);
-struct pool *eb_world_pool(CUmemoryPool, struct device *);
 
 #endif

@@ -14,6 +14,7 @@ static void before(void)
 	// All locks, in the order in which they nest.
 	for (int i = 0; i < MAX_DEVICES; i++)
 		pthread_mutex_lock(&eb_world.device[i].mutex);
+	pthread_mutex_lock(&eb_world.pooled);
 	pthread_mutex_lock(&eb_world.mutex);
 	pthread_mutex_lock(&eb.resolve.mutex);
 	for (int i = 0; i < STRIPES; i++)
@@ -32,6 +33,7 @@ static void parent(void)
 		pthread_mutex_unlock(&eb_table[i].mutex);
 	pthread_mutex_unlock(&eb.resolve.mutex);
 	pthread_mutex_unlock(&eb_world.mutex);
+	pthread_mutex_unlock(&eb_world.pooled);
 	for (int i = 0; i < MAX_DEVICES; i++)
 		pthread_mutex_unlock(&eb_world.device[i].mutex);
 }

@@ -116,8 +116,11 @@ void eb_credit_limit(struct device *, uint64_t bytes);
 void eb_credit_held(struct device *, uint64_t handle);
 
 // pools.c
+struct pool *eb_pool(CUmemoryPool, struct device *);
+CUresult eb_pool_destroy(CUmemoryPool, CUresult (*real)(CUmemoryPool));
 int64_t eb_pool_attribute(CUmemoryPool, int which);
 int64_t eb_pool_growth(struct pool *);
+void eb_pool_settle(struct pool *, struct device *);
 int64_t eb_graph_growth(struct device *);
 void eb_pools_settle(struct device *);
 void eb_pools_trim(struct device *);

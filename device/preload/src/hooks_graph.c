@@ -26,7 +26,14 @@ void eb_graph_note(uint64_t capture, CUstream s, size_t n)
 	add(K_CAPTURE, capture, n, eb_device_of(s));
 }
 
-// No capture begins during a pause.
+// No capture begins during a pause. The default streams are not destroyed: they are not kept.
+static void begun(CUstream s)
+{
+	atomic_fetch_add(&eb_pause.captures, 1);
+	if ((uintptr_t)s > 2)
+		eb_table_put(K_ORIGIN, key(s), &(struct entry){ .refs = 1 });
+}
+
 #define BEGIN(name, params, args) \
 	EXPORT CUresult name params \
 	{ \
@@ -36,7 +43,7 @@ void eb_graph_note(uint64_t capture, CUstream s, size_t n)
 		eb_enter(); \
 		CUresult r = real args; \
 		if (r == CUDA_SUCCESS) \
-			atomic_fetch_add(&eb_pause.captures, 1); \
+			begun(s); \
 		eb_leave(); \
 		return r; \
 	}
@@ -54,18 +61,41 @@ BEGIN(cuStreamBeginCaptureToGraph_ptsz, (CUstream s, CUgraph g, const CUgraphNod
 		NEED(name, real); \
 		if (!eb_active()) \
 			return real(s, g); \
-		struct entry e; \
+		struct entry e, origin; \
 		uint64_t capture = eb_capture(STREAM(s)); \
 		bool noted = capture && eb_table_take(K_CAPTURE, capture, &e); \
 		CUresult r = real(s, g); \
-		if (eb_pause.captures > 0 && (r == CUDA_SUCCESS || capture || (g && !*g))) \
+		if (eb_pause.captures > 0 && (r == CUDA_SUCCESS || capture || (g && !*g))) { \
+			eb_table_take(K_ORIGIN, key(s), &origin); \
 			atomic_fetch_sub(&eb_pause.captures, 1); \
+		} \
 		if (r == CUDA_SUCCESS && noted && g) \
 			add(K_GRAPH, key(*g), e.size, e.device); \
 		return r; \
 	}
 END(cuStreamEndCapture, ANY)
 END(cuStreamEndCapture_ptsz, OWN)
+
+// A stream that is destroyed ends the capture that began on it.
+#define DESTROY(name) \
+	EXPORT CUresult name(CUstream s) \
+	{ \
+		NEED(name, real); \
+		struct entry e, origin; \
+		if (!eb_active() || !eb_table_take(K_ORIGIN, key(s), &origin)) \
+			return real(s); \
+		uint64_t capture = eb_capture(s); \
+		CUresult r = real(s); \
+		if (r == CUDA_SUCCESS) { \
+			eb_table_take(K_CAPTURE, capture, &e); \
+			atomic_fetch_sub(&eb_pause.captures, 1); \
+		} else { \
+			eb_table_put(K_ORIGIN, key(s), &origin); \
+		} \
+		return r; \
+	}
+DESTROY(cuStreamDestroy)
+DESTROY(cuStreamDestroy_v2)
 
 EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *n, CUgraph g, const CUgraphNode *deps, size_t k, CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {

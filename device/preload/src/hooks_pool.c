@@ -20,7 +20,7 @@ static CUresult begin(CUmemoryPool pool, size_t n, CUstream s, struct reservatio
 		return CUDA_SUCCESS;
 	if (!pool && (!eb.cu.cuDeviceGetMemPool || d->ordinal < 0 || eb.cu.cuDeviceGetMemPool(&pool, d->ordinal) != CUDA_SUCCESS))
 		return CUDA_SUCCESS;
-	if (!(*p = eb_world_pool(pool, d)))
+	if (!(*p = eb_pool(pool, d)))
 		return CUDA_SUCCESS;
 	int64_t bytes = bytes_of(n);
 	int64_t room = eb_pool_attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) - eb_pool_attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
@@ -114,28 +114,14 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 	CUresult r = real(pool, props);
 	struct device *d;
 	if (r == CUDA_SUCCESS && eb_active() && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE && (d = eb_device(props->location.id)))
-		eb_world_pool(*pool, d);
+		eb_pool(*pool, d);
 	return r;
 }
 
-// A destroyed pool keeps what is still allocated from it, and cannot be queried. It counts as
-// empty; the gate measures the rest.
 EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
 	NEED(cuMemPoolDestroy, real);
-	struct pool *p = eb_active() ? eb_world_pool(pool, NULL) : NULL, was = { 0 };
-	CUresult r = real(pool);
-	if (p && r == CUDA_SUCCESS) {
-		pthread_mutex_lock(&eb_world.mutex);
-		if (p->pool == pool) {
-			was = *p;
-			*p = (struct pool){ 0 };
-		}
-		pthread_mutex_unlock(&eb_world.mutex);
-		if (was.charged)
-			eb_release(was.device, was.charged);
-	}
-	return r;
+	return eb_active() ? eb_pool_destroy(pool, real) : real(pool);
 }
 
 #define SETTLE(name, params, args) \
@@ -144,8 +130,8 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 		NEED(name, real); \
 		CUresult r = real args; \
 		struct pool *p; \
-		if (eb_active() && (p = eb_world_pool(pool, NULL))) \
-			eb_charge(p->device, eb_pool_growth(p)); \
+		if (eb_active() && (p = eb_pool(pool, NULL))) \
+			eb_pool_settle(p, NULL); \
 		return r; \
 	}
 SETTLE(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), (pool, keep))

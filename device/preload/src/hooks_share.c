@@ -25,6 +25,15 @@ SHARE(cuMemImportFromShareableHandle, PIN_IPC, (CUmemGenericAllocationHandle *h,
 SHARE(cuMemPoolExportToShareableHandle, PIN_IPC, (void *out, CUmemoryPool p, int type, unsigned long long flags), (out, p, type, flags))
 SHARE(cuMemPoolImportFromShareableHandle, PIN_IPC, (CUmemoryPool *p, void *os, int type, unsigned long long flags), (p, os, type, flags))
 SHARE(cuImportExternalMemory, PIN_EXTERNAL, (CUexternalMemory *m, const void *desc), (m, desc))
+SHARE(cuMemGetHandleForAddressRange, PIN_EXTERNAL, (void *h, CUdeviceptr p, size_t n, int type, unsigned long long flags), (h, p, n, type, flags)) // DMA-BUF
+SHARE(cuGraphicsEGLRegisterImage, PIN_EXTERNAL, (void **resource, void *image, unsigned flags), (resource, image, flags))
+SHARE(cuGraphicsGLRegisterBuffer, PIN_EXTERNAL, (void **resource, unsigned buffer, unsigned flags), (resource, buffer, flags))
+SHARE(cuGraphicsGLRegisterImage, PIN_EXTERNAL, (void **resource, unsigned image, unsigned target, unsigned flags), (resource, image, target, flags))
+SHARE(cuGraphicsVDPAURegisterOutputSurface, PIN_EXTERNAL, (void **resource, unsigned surface, unsigned flags), (resource, surface, flags))
+SHARE(cuGraphicsVDPAURegisterVideoSurface, PIN_EXTERNAL, (void **resource, unsigned surface, unsigned flags), (resource, surface, flags))
+SHARE(cuEGLStreamConsumerConnect, PIN_EXTERNAL, (void **connection, void *stream), (connection, stream))
+SHARE(cuEGLStreamConsumerConnectWithFlags, PIN_EXTERNAL, (void **connection, void *stream, unsigned flags), (connection, stream, flags))
+SHARE(cuEGLStreamProducerConnect, PIN_EXTERNAL, (void **connection, void *stream, int width, int height), (connection, stream, width, height))
 // With a multicast object (NCCL makes them on NVSwitch) the driver's checkpoint hangs
 // (NVIDIA/nccl#2340).
 SHARE(cuMulticastCreate, PIN_MULTICAST, (CUmemGenericAllocationHandle *m, const void *prop), (m, prop))

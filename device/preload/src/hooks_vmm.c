@@ -6,6 +6,8 @@
 
 #include "hooks.h"
 
+#include <stdlib.h>
+
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *h, size_t n, const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	NEED(cuMemCreate, real);
@@ -20,19 +22,34 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *h, size_t n, const CUm
 	return r;
 }
 
-static void unrefer(CUmemGenericAllocationHandle h)
+// Takes a reference from a handle, before the driver does: after its call another thread may have
+// that handle for other memory.
+static bool unrefer(CUmemGenericAllocationHandle h, struct entry *left)
 {
-	struct entry e;
-	if (eb_table_refer(K_HANDLE, h, -1, 0, &e) && !e.refs)
-		eb_release(e.device, (int64_t)e.size);
+	return eb_table_refer(K_HANDLE, h, -1, 0, left);
+}
+
+// Ends it: without references the memory is free; if the driver refused, the reference is put back.
+static void unreferred(CUmemGenericAllocationHandle h, const struct entry *left, CUresult result)
+{
+	struct entry e = *left;
+	if (result == CUDA_SUCCESS) {
+		if (!e.refs)
+			eb_release(e.device, (int64_t)e.size);
+	} else if (!eb_table_refer(K_HANDLE, h, 1, 0, &e)) {
+		e.refs = 1;
+		eb_table_put(K_HANDLE, h, &e);
+	}
 }
 
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle h)
 {
 	NEED(cuMemRelease, real);
+	struct entry left;
+	bool ours = eb_active() && unrefer(h, &left);
 	CUresult r = real(h);
-	if (r == CUDA_SUCCESS && eb_active())
-		unrefer(h);
+	if (ours)
+		unreferred(h, &left, r);
 	return r;
 }
 
@@ -50,10 +67,13 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *h, voi
 EXPORT CUresult cuMemMap(CUdeviceptr p, size_t n, size_t offset, CUmemGenericAllocationHandle h, unsigned long long flags)
 {
 	NEED(cuMemMap, real);
-	struct entry e;
+	struct entry e, left;
+	bool ours = eb_active() && eb_table_refer(K_HANDLE, h, 1, 0, &e);
 	CUresult r = real(p, n, offset, h, flags);
-	if (r == CUDA_SUCCESS && eb_active() && eb_table_refer(K_HANDLE, h, 1, 0, &e))
+	if (ours && r == CUDA_SUCCESS)
 		eb_table_put(K_MAPPING, p, &(struct entry){ .size = n, .owner = h, .device = e.device, .refs = 1 });
+	else if (ours && unrefer(h, &left))
+		unreferred(h, &left, CUDA_SUCCESS);
 	return r;
 }
 
@@ -61,13 +81,25 @@ EXPORT CUresult cuMemMap(CUdeviceptr p, size_t n, size_t offset, CUmemGenericAll
 EXPORT CUresult cuMemUnmap(CUdeviceptr p, size_t n)
 {
 	NEED(cuMemUnmap, real);
-	struct entry e;
+	struct undone { struct entry mapping, left; bool held; } *all = NULL, *more;
+	struct entry m = { .size = 1 };
+	size_t count = 0;
+	// Without memory for the list the rest counts until the process ends.
+	for (CUdeviceptr at = p; eb_active() && at < p + n && m.size && (more = realloc(all, (count + 1) * sizeof *all)); at += m.size) {
+		all = more;
+		if (!eb_table_take(K_MAPPING, at, &m))
+			break;
+		all[count] = (struct undone){ .mapping = m };
+		all[count].held = unrefer(m.owner, &all[count].left);
+		count++;
+	}
 	CUresult r = real(p, n);
-	if (r == CUDA_SUCCESS && eb_active())
-		for (CUdeviceptr at = p; at < p + n && eb_table_take(K_MAPPING, at, &e); at += e.size) {
-			unrefer(e.owner);
-			if (!e.size)
-				break;
-		}
+	for (size_t i = 0; i < count; i++) {
+		if (all[i].held)
+			unreferred(all[i].mapping.owner, &all[i].left, r);
+		if (r != CUDA_SUCCESS)
+			eb_table_put(K_MAPPING, all[i].mapping.key, &all[i].mapping);
+	}
+	free(all);
 	return r;
 }

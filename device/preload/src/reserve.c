@@ -5,7 +5,36 @@
 
 #include "gate.h"
 
+#include <dlfcn.h>
+#include <string.h>
+
 enum { SCARCE_MS = 200, TRIES = 3 };
+
+// Does PyTorch's allocator ask? Others of the process do not ask again. Both functions are looked
+// up: old libcs have one in libdl, musl lacks the other.
+static bool by_pytorch(void)
+{
+	enum { FRAMES = 24 };
+	int (*trace)(void **, int) = NULL, (*locate)(const void *, Dl_info *) = NULL;
+	void *at[FRAMES];
+	Dl_info where;
+	*(void **)&trace = eb.real_dlsym(NULL, "backtrace"); // RTLD_DEFAULT
+	*(void **)&locate = eb.real_dlsym(NULL, "dladdr");
+	int n = trace && locate ? trace(at, FRAMES) : 0;
+	for (int i = 0; i < n; i++)
+		if (locate(at[i], &where) && where.dli_fname && strstr(where.dli_fname, "libc10_cuda"))
+			return true;
+	return false;
+}
+
+// PyTorch frees its cache after an allocation has failed, and asks for as much again: only then
+// is there a reason to wait.
+static bool may_flush(int64_t bytes)
+{
+	bool again = eb_thread.refused == bytes;
+	eb_thread.refused = !again && by_pytorch() ? bytes : 0;
+	return eb_thread.refused;
+}
 
 static CUresult reserve(struct reservation *r)
 {
@@ -42,8 +71,11 @@ static CUresult reserve(struct reservation *r)
 		if (eb_credit_ask(r, need, need < credit ? F_MORE : 0, try == 0 ? 0 : wait) == 0)
 			return CUDA_SUCCESS;
 		atomic_fetch_add(&d->avail, r->part);
-		if (try == 0) // before it waits
+		if (try == 0) { // before it waits
 			eb_pools_trim(d);
+			if (wait && may_flush(bytes))
+				break;
+		}
 	}
 	atomic_fetch_sub(&d->used, bytes);
 	LOG(1, "out of memory: %lld bytes, %lld of %llu in use", (long long)bytes, (long long)d->used, (unsigned long long)d->limit);
@@ -57,6 +89,8 @@ CUresult eb_reserve(struct device *d, int64_t bytes, struct reservation *r)
 	*r = (struct reservation){ .device = d, .bytes = bytes };
 	atomic_fetch_add(&d->wanted, bytes);
 	CUresult result = reserve(r);
+	if (result == CUDA_SUCCESS)
+		eb_thread.refused = 0;
 	atomic_fetch_sub(&d->wanted, bytes);
 	return result;
 }

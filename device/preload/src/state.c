@@ -46,7 +46,7 @@ void eb_init(void)
 	static const char mounted[] = "/run/ebbtide/gate.sock";
 	if (!eb.path && access(mounted, F_OK) == 0)
 		eb.path = mounted;
-	eb.wait_ms = number("EBBTIDE_GATE_WAIT_MS", 60000);
+	eb.wait_ms = number("EBBTIDE_GATE_WAIT_MS", 3600000);
 	eb.credit = number("EBBTIDE_GATE_CREDIT", 64 << 20);
 	eb.context = number("EBBTIDE_GATE_CONTEXT", 512 << 20);
 	eb.log = (int)number("EBBTIDE_GATE_LOG", 0);

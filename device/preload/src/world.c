@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// The lists of devices, contexts and pools.
+// The lists of devices and contexts.
 
 #include "account.h"
 
@@ -88,25 +88,4 @@ bool eb_world_remove(CUcontext ctx, struct device *primary, struct context *was,
 	eb_world.epoch++;
 	pthread_mutex_unlock(&eb_world.mutex);
 	return found;
-}
-
-// Returns a pool, and adds it to the device, if given. NULL: unknown, or too many.
-struct pool *eb_world_pool(CUmemoryPool pool, struct device *d)
-{
-	struct pool *p = NULL, *empty = NULL;
-	pthread_mutex_lock(&eb_world.mutex);
-	for (int i = 0; i < eb_world.pools && !p; i++) {
-		if (eb_world.pool[i].pool == pool)
-			p = &eb_world.pool[i];
-		else if (!eb_world.pool[i].pool && !empty)
-			empty = &eb_world.pool[i];
-	}
-	if (!p && d) {
-		if (!empty && eb_world.pools < MAX_POOLS)
-			empty = &eb_world.pool[eb_world.pools++];
-		if ((p = empty))
-			*p = (struct pool){ pool, d, 0 };
-	}
-	pthread_mutex_unlock(&eb_world.mutex);
-	return p;
 }
