@@ -28,7 +28,7 @@ const (
 	NL Category = "NL"
 	// WL ("watching list") fell below the threshold once: near convergence.
 	WL Category = "WL"
-	// CL ("completing list") fell below the threshold again: converged.
+	// CL ("completing list") fell below the threshold again: completing.
 	CL Category = "CL"
 )
 

@@ -121,7 +121,7 @@ function totals(h) {
     ["Nodes", t.nodes.toLocaleString("en"), t.stale_nodes ? `${t.stale_nodes} stale` : ""],
     ["CPU", t.cores ? percent(t.used_cores / t.cores) : "–", t.cores ? `of ${num(t.cores)} cores` : ""],
     ["Tasks", t.tasks.toLocaleString("en"), [t.late ? `${t.late} late` : "", h.unread ? `${h.unread} not read yet` : ""].filter(Boolean).join(", ")],
-    ["Growing, watched, converged", `${of("NL")} / ${of("WL")} / ${of("CL")}`, "", "mid"],
+    ["Growing, watched, completing", `${of("NL")} / ${of("WL")} / ${of("CL")}`, "", "mid"],
     ["Time saved", span(t.saved_s), ""],
     ["Moves in progress", String(data.move.size), "", "mid"],
   ];
@@ -217,7 +217,7 @@ tables.nodes = new Table($("nodes"), {
     { key: "pool", title: "Pool", cls: "w6 num", hint: "Cores shared by tasks", sort: (r) => r.pool_cores ?? NaN, cell: text((r) => num(r.pool_cores)) },
     { key: "use", title: "Use", cls: "w6 num", sort: (r) => r.use ?? NaN, cell: text((r) => percent(r.use)) },
     { key: "tasks", title: "Tasks", cls: "w6 num", sort: (r) => r.tasks, cell: text((r) => String(r.tasks)) },
-    { key: "kinds", title: "NL / WL / CL", cls: "w8 num mid", hint: "Growing, watched, converged", sort: (r) => r.categories?.NL ?? 0, cell: text((r) => ["NL", "WL", "CL"].map((k) => r.categories?.[k] ?? 0).join(" / ")) },
+    { key: "kinds", title: "NL / WL / CL", cls: "w8 num mid", hint: "Growing, watched, completing", sort: (r) => r.categories?.NL ?? 0, cell: text((r) => ["NL", "WL", "CL"].map((k) => r.categories?.[k] ?? 0).join(" / ")) },
     { key: "services", title: "G / S / B", cls: "w7 num wide", hint: "Services: faster than their targets, at them, slower", sort: (r) => r.classes?.B ?? 0, cell: text((r) => ["G", "S", "B"].map((k) => r.classes?.[k] ?? 0).join(" / ")) },
     { key: "saved", title: "Saved", cls: "w7 num", hint: "How much earlier tasks ended than with their fair shares", sort: (r) => r.saved_s ?? NaN, cell: text((r) => span(r.saved_s)) },
     { key: "left", title: "Left", cls: "w7 num mid", hint: "Time the pool needs for the known remaining work", sort: (r) => r.remaining_cpu_s / r.pool_cores, cell: text((r) => (known(r.remaining_cpu_s) ? span(r.remaining_cpu_s / r.pool_cores) : "–")) },
@@ -505,7 +505,9 @@ function factsOf(t) {
   } else {
     all.push(["Metric", `${s.metric || known(s.value) ? `${s.metric || "?"} = ${num(s.value)} (${s.goal || "–"})` : "none"}, ${plural(s.reports, "report")}`]);
     all.push(["Steps", known(s.step) ? `${num(s.step)}${known(s.total) ? ` of ${num(s.total)}` : ""}` : "–"]);
-    all.push(["Growth", known(s.growth) ? `${num(s.growth)} per second` : "not measured"]);
+    all.push(["Growth", known(s.growth) ? [`${num(s.growth)} per second`, states[s.category], s.plateau ? "flat" : ""].filter(Boolean).join(", ") : "not measured"]);
+    const by = [["second and part of the memory", s.resources.memory_growth], ["MiB of block I/O", s.resources.block_growth], ["MiB of network I/O", s.resources.network_growth]].filter(([, g]) => known(g));
+    if (by.length) all.push(["Progress", by.map(([what, g]) => `${num(g)} per ${what}`).join(", ")]);
     all.push(["End", s.fair.finish ? `in ${inTime(s.fair.finish, at)}; with its fair share in ${inTime(s.fair.fair_finish, at)}` : "unknown"]);
     all.push(["Left", `${num(s.fair.remaining_cpu_s)} CPU-seconds (${s.fair.remaining_why || "size unknown"})`]);
     all.push(["Ahead", `${num(s.fair.ahead_cpu_s)} CPU-seconds ahead of its fair share`]);
