@@ -20,7 +20,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,11 +51,14 @@ type Driver interface {
 	Unlock(ctx context.Context, pid int) error
 }
 
-// Options configure an Evictor. Only Alive and the durations are optional.
+// Options configure an Evictor. Only Alive, RDMA and the durations are optional.
 type Options struct {
 	Driver Driver
 	// Alive reports whether a process has not exited. Default: asks the kernel.
 	Alive func(ledger.ProcessID) bool
+	// RDMA reports whether a process has an RDMA device open, which may access its GPU memory:
+	// that cannot move. Default: asks the kernel.
+	RDMA func(pid int) bool
 	// Cards are the cards on which processes may hold memory; Add adds more.
 	Cards []ledger.CardID
 	// Held returns what processes hold on a card, in bytes by pid, as far as known.
@@ -97,6 +103,9 @@ func New(opts Options) *Evictor {
 	if opts.Alive == nil {
 		opts.Alive = alive
 	}
+	if opts.RDMA == nil {
+		opts.RDMA = func(pid int) bool { return opens(fmt.Sprintf("/proc/%d/fd", pid), "/dev/infiniband/") }
+	}
 	return &Evictor{opts: opts, restoring: make(chan struct{}, 1), parked: records{held: make(map[ledger.ProcessID]footprint)}, cards: slices.Clone(opts.Cards)}
 }
 
@@ -117,4 +126,13 @@ func alive(id ledger.ProcessID) bool {
 	}
 	handle.Close()
 	return true
+}
+
+// opens reports whether one of a process's files, as /proc has them, is below a directory.
+func opens(fds, below string) bool {
+	files, _ := os.ReadDir(fds) // of a process that has exited
+	return slices.ContainsFunc(files, func(f os.DirEntry) bool {
+		to, err := os.Readlink(filepath.Join(fds, f.Name()))
+		return err == nil && strings.HasPrefix(to, below)
+	})
 }

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -242,6 +244,10 @@ func TestPark(t *testing.T) {
 		"a lock that is not supported": {
 			on:    func(m *machine, _ *Options) { m.fail = always("lock 1", driver.NotSupported) },
 			calls: "lock 1", states: "running running running", err: ErrNotEvictable,
+		},
+		"an RDMA device": {
+			on:     func(_ *machine, o *Options) { o.RDMA = func(pid int) bool { return pid == 2 } },
+			states: "running running running", err: ErrNotEvictable,
 		},
 		"a checkpoint fails": {
 			on:    func(m *machine, _ *Options) { m.fail = always("checkpoint 2", driver.Result(999)) },
@@ -647,4 +653,14 @@ func TestMeasure(t *testing.T) {
 	})(card)
 	must.NoError(t, err)
 	must.Eq(t, gate.Measured{Free: 5, By: map[int]uint64{7: 4}}, m)
+}
+
+func TestOpens(t *testing.T) {
+	dir := t.TempDir()
+	must.NoError(t, os.Symlink("/dev/null", filepath.Join(dir, "0")))
+	must.NoError(t, os.Symlink("socket:[7]", filepath.Join(dir, "1")))
+	must.False(t, opens(dir, "/dev/infiniband/"))
+	must.NoError(t, os.Symlink("/dev/infiniband/uverbs0", filepath.Join(dir, "2")))
+	must.True(t, opens(dir, "/dev/infiniband/"))
+	must.False(t, opens(filepath.Join(dir, "gone"), "/dev/infiniband/"))
 }

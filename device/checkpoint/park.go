@@ -46,6 +46,8 @@ func (e *Evictor) onCards(ctx context.Context, processes []ledger.ProcessID, hel
 		case s == noState || s == driver.Checkpointed:
 		case s == driver.Failed:
 			return nil, nil, fmt.Errorf("process %d has failed before: %w", id.PID, gate.ErrLost)
+		case s == driver.Running && e.opts.RDMA(id.PID):
+			return nil, nil, fmt.Errorf("%w: process %d has an RDMA device open, which may access its memory", ErrNotEvictable, id.PID)
 		case s == driver.Running:
 			on, running = append(on, id), append(running, id)
 		case s == driver.Locked: // by an Evictor that has ended
