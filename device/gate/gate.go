@@ -155,9 +155,9 @@ func Default() Options {
 	return Options{
 		Rules: queue.Rules{
 			HeadStart: time.Second, Patience: 5 * time.Second, Settle: 250 * time.Millisecond,
-			Turn: time.Minute, Idle: 30 * time.Second,
+			Turn: time.Minute, TurnCosts: 10, Idle: 30 * time.Second,
 		},
-		MaxWait: 10 * time.Minute,
+		MaxWait: time.Hour,
 		Credit:  64 << 20,
 		Grace:   10 * time.Second,
 		Report:  func(error) {},
@@ -230,7 +230,9 @@ type container struct {
 	pausedFor    time.Duration
 	parks        int
 	parkedFor    time.Duration
-	faults       int
+	// How long the last park and restore took.
+	parkTook, restoreTook time.Duration
+	faults                int
 }
 
 type process struct {

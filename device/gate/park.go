@@ -109,10 +109,21 @@ func (g *Gate) candidates(now time.Time, card ledger.CardID) []queue.Candidate {
 func (g *Gate) candidate(now time.Time, c *container, card ledger.CardID) queue.Candidate {
 	held := g.ledger.Container(c.id, card)
 	return queue.Candidate{
-		Container: c.id, Priority: c.priority, Arrived: c.arrived, Placed: c.placed, Active: c.lastActive,
+		Container: c.id, Priority: c.priority, Arrived: c.arrived, Placed: c.placed, Active: c.lastActive, Cost: c.moveCost(held.Committed),
 		OverShare: held.LimitUsage() > g.share(c, card), Freeable: held.Committed, CardUsage: held.CardUsage(),
 		Pinned: g.pinned(c) || g.hasUnreported(c) || held.Unverified > 0 || c.parking != nil || now.Before(c.noParkUntil),
 	}
+}
+
+// movePerGiB is what parking and restoring a GiB took on an H100 and an H200 (docs/gpu.md).
+const movePerGiB = time.Second
+
+// moveCost returns what parking and restoring a container take: as the last time, or by its size.
+func (c *container) moveCost(bytes uint64) time.Duration {
+	if took := c.parkTook + c.restoreTook; took > 0 {
+		return took
+	}
+	return time.Duration(float64(movePerGiB) * float64(bytes) / (1 << 30))
 }
 
 // hasUnreported reports whether a process of a container has not reported its holdings after a
@@ -185,7 +196,7 @@ func (g *Gate) park(now time.Time, c *container, by identify.Container) {
 	p := g.pause(now, c, pausePark)
 	stopped := p.all
 	go func() {
-		freed, err := g.parkMemory(c, a, p, stopped)
+		freed, took, err := g.parkMemory(c, a, p, stopped)
 		now := g.lock()
 		defer g.unlock()
 		for _, card := range cards {
@@ -198,6 +209,7 @@ func (g *Gate) park(now time.Time, c *container, by identify.Container) {
 		if err != nil {
 			g.parkFailed(now, c, err)
 		} else {
+			c.parkTook = took
 			g.parkDone(now, c, freed)
 		}
 		g.save()
@@ -253,24 +265,25 @@ func (g *Gate) parkFailed(now time.Time, c *container, err error) {
 	}
 }
 
-func (g *Gate) parkMemory(c *container, a *parking, p *pause, stopped <-chan struct{}) (map[ledger.CardID]uint64, error) {
+func (g *Gate) parkMemory(c *container, a *parking, p *pause, stopped <-chan struct{}) (freed map[ledger.CardID]uint64, took time.Duration, err error) {
 	pausing, cancel := context.WithTimeout(g.parkCtx, pauseWithin)
 	defer cancel()
 	if err := g.awaitPause(pausing, c, p, stopped, pausePark); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	processes, err := g.processesToPark(c, a)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	ctx, cancel := context.WithTimeout(g.parkCtx, parkWithin)
 	defer cancel()
 	begun := time.Now()
-	freed, err := g.opts.Evictor.Park(ctx, processes)
+	freed, err = g.opts.Evictor.Park(ctx, processes)
+	took = time.Since(begun)
 	if err == nil {
-		g.opts.Metrics.Park.Observe(time.Since(begun).Seconds())
+		g.opts.Metrics.Park.Observe(took.Seconds())
 	}
-	return freed, err
+	return freed, took, err
 }
 
 func (g *Gate) processesToPark(c *container, a *parking) ([]ledger.ProcessID, error) {
@@ -416,9 +429,12 @@ func (g *Gate) startRestore(c *container) {
 	cards := g.cardsOf(c)
 	g.save()
 	go func() {
-		tried, err := g.restoreMemory(c, cards, processes)
+		tried, took, err := g.restoreMemory(c, cards, processes)
 		now := g.lock()
 		defer g.unlock()
+		if err == nil {
+			c.restoreTook = took
+		}
 		if !g.closed && g.stillParking(c, a) {
 			g.restoreDone(now, c, tried, err)
 		}
@@ -427,18 +443,18 @@ func (g *Gate) startRestore(c *container) {
 }
 
 // restoreMemory restores processes once the cards themselves have room, and stops grants there
-// meanwhile. It reports whether it tried.
-func (g *Gate) restoreMemory(c *container, cards []ledger.CardID, processes []ledger.ProcessID) (tried bool, err error) {
+// meanwhile. It reports whether it tried, and how long that took.
+func (g *Gate) restoreMemory(c *container, cards []ledger.CardID, processes []ledger.ProcessID) (tried bool, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(g.parkCtx, parkWithin)
 	defer cancel()
 	select {
 	case g.restoreLock <- struct{}{}:
 	case <-ctx.Done():
-		return false, ctx.Err()
+		return false, 0, ctx.Err()
 	}
 	defer func() { <-g.restoreLock }()
 	if err := g.checkRoom(ctx, c, cards); err != nil { // before grants are stopped: NVML may hang
-		return false, err
+		return false, 0, err
 	}
 	stop := func(n int) {
 		now := g.lock()
@@ -453,14 +469,15 @@ func (g *Gate) restoreMemory(c *container, cards []ledger.CardID, processes []le
 	check, done := context.WithTimeout(ctx, restoreCheckWithin)
 	defer done()
 	if err := g.checkRoom(check, c, cards); err != nil {
-		return false, err
+		return false, 0, err
 	}
 	begun := time.Now()
 	err = g.opts.Evictor.Restore(ctx, processes)
+	took = time.Since(begun)
 	if err == nil {
-		g.opts.Metrics.Restore.Observe(time.Since(begun).Seconds())
+		g.opts.Metrics.Restore.Observe(took.Seconds())
 	}
-	return true, err
+	return true, took, err
 }
 
 func (g *Gate) restoreDone(now time.Time, c *container, tried bool, err error) {

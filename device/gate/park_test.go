@@ -91,6 +91,33 @@ func (t *testClient) stop() {
 	must.NoError(t, t.send(wire.Message{Type: wire.Paused}))
 }
 
+// With parking, what is left of its share is free for a container, whatever others hold.
+func TestFigures_soft(t *testing.T) {
+	for _, parks := range []bool{true, false} {
+		o := options()
+		o.Soft = true
+		if parks {
+			o.Evictor = newFakeEvictor()
+		}
+		on(t, o, func(b *bench) {
+			a, c := b.process(1, "a"), b.process(2, "c")
+			a.take(900 * mib)
+			c.take(50 * mib)
+			must.NoError(t, b.SetLimit("c", card0, 400*mib))
+			free := uint64(50 * mib)
+			if parks {
+				free = 350 * mib
+			}
+			synctest.Wait()
+			for m := c.recv(); m.Type != 0; m = c.recv() { // its limit
+				must.Eq(t, wire.Limit, m.Type)
+			}
+			m := c.ask(wire.Message{Type: wire.Info, Device: 1})
+			must.Eq(t, wire.Message{Type: wire.Figures, Seq: c.seq, Device: 1, Bytes: 400 * mib, ID: 50 * mib, Arg: free}, m)
+		})
+	}
+}
+
 // In a deadlock the last container is parked; when the other exits, it is restored and gets what
 // it waited for.
 func TestPark_stuck(t *testing.T) {

@@ -122,13 +122,14 @@ func (g *Gate) receive(s *session, m wire.Message) error {
 	case wire.Full:
 		g.markSuspect(a.card)
 	case wire.Info:
-		id := s.process.container.id
-		s.send(wire.Message{
-			Type: wire.Figures, Seq: m.Seq, Device: m.Device,
-			Bytes: g.share(s.process.container, a.card),
-			ID:    g.ledger.Container(id, a.card).LimitUsage(),
-			Arg:   g.ledger.Free(a.card),
-		})
+		c := s.process.container
+		share, used, free := g.share(c, a.card), g.ledger.Container(c.id, a.card).LimitUsage(), g.ledger.Free(a.card)
+		if g.opts.Soft && g.canPark() {
+			// Others are parked for what is within the share. Some programs (vLLM) stop if free memory
+			// grows by itself.
+			free = max(free, share-min(share, used))
+		}
+		s.send(wire.Message{Type: wire.Figures, Seq: m.Seq, Device: m.Device, Bytes: share, ID: used, Arg: free})
 	}
 	return nil
 }

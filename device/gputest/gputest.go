@@ -36,6 +36,7 @@ type Card struct {
 	Lazy     uint64        // taken by a process's first launch
 	Kernel   time.Duration // of each launch
 	Latency  time.Duration // of an allocation
+	Copy     time.Duration // of parking or restoring a MiB
 	// Serial runs the kernels of all processes one after the other; otherwise each process has a
 	// card's speed.
 	Serial bool
@@ -74,6 +75,7 @@ func Fake(built, scratch string, c Card) *Harness {
 		"EBBTIDE_FAKE_LAZY=" + strconv.FormatUint(c.Lazy, 10),
 		"EBBTIDE_FAKE_KERNEL_US=" + strconv.FormatInt(c.Kernel.Microseconds(), 10),
 		"EBBTIDE_FAKE_LATENCY_US=" + strconv.FormatInt(c.Latency.Microseconds(), 10),
+		"EBBTIDE_FAKE_COPY_US=" + strconv.FormatInt(c.Copy.Microseconds(), 10),
 		"EBBTIDE_FAKE_SERIAL=" + serial,
 	}
 	return h

@@ -83,7 +83,7 @@ func (b bench) jobs(ctx context.Context, s shape, way string, round, n int) (run
 	ctx, cancel := context.WithTimeout(ctx, b.within)
 	defer cancel()
 	run = jobsRun{Shape: s.name, Way: way, Round: round, Jobs: n, First: -1}
-	r, err := b.card(gputest.Card{Memory: jobsCard, Context: jobsContext, Kernel: s.kernel, Serial: true})
+	r, err := b.card(gputest.Card{Memory: jobsCard, Context: jobsContext, Kernel: s.kernel, Copy: 400 * time.Microsecond, Serial: true})
 	if err != nil {
 		return run, err
 	}

@@ -57,8 +57,10 @@ type Rules struct {
 	LimitWait time.Duration
 	// Settle is how long a deadlock must persist before it is broken.
 	Settle time.Duration
-	// Turn is how long a container may keep its memory while others wait for it.
-	Turn time.Duration
+	// Turn is how long a container may keep its memory while others wait for it, at least TurnCosts
+	// times what parking and restoring it take: turns that are paid for by parking lose to a queue.
+	Turn      time.Duration
+	TurnCosts int
 	// Idle is the time without submitted work after which a container is idle.
 	Idle time.Duration
 }

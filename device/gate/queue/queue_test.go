@@ -369,7 +369,7 @@ func TestPostpone(t *testing.T) {
 }
 
 func TestVictim(t *testing.T) {
-	rules := Rules{HeadStart: time.Second, Patience: 5 * time.Second, Turn: time.Minute, Idle: 30 * time.Second}
+	rules := Rules{HeadStart: time.Second, Patience: 5 * time.Second, Turn: time.Minute, TurnCosts: 10, Idle: 30 * time.Second}
 	now := time.Unix(1e9, 0)
 	someone := func(name string, change func(*Candidate)) Candidate {
 		c := Candidate{Container: ledger.ContainerID(name), Priority: 50, Arrived: now, Placed: now, Active: now, Freeable: 10}
@@ -384,6 +384,7 @@ func TestVictim(t *testing.T) {
 	over := someone("over", func(c *Candidate) { c.OverShare = true; c.Placed = now.Add(-time.Minute); c.Priority = 90 })
 	turn := someone("turn", func(c *Candidate) { c.Placed = now.Add(-time.Minute) })
 	long := someone("long", func(c *Candidate) { c.Placed = now.Add(-time.Hour) })
+	dear := someone("dear", func(c *Candidate) { c.Placed = now.Add(-10 * time.Minute); c.Cost = time.Minute + 1 })
 	back := someone("back", func(c *Candidate) { c.Priority = 40; c.Arrived = now.Add(-time.Hour) })
 	pinned := someone("pinned", func(c *Candidate) { c.Pinned = true; c.Priority = 0 })
 	empty := someone("empty", func(c *Candidate) { c.Freeable = 0; c.Priority = 0 })
@@ -406,6 +407,7 @@ func TestVictim(t *testing.T) {
 		"one over its share goes":                {[]Candidate{low, over}, 5 * time.Second, Demand{}, "over"},
 		"but not for one over its own share":     {[]Candidate{over}, 5 * time.Second, Demand{OverShare: true}, ""},
 		"one goes after its turn":                {[]Candidate{busy, turn}, 5 * time.Second, Demand{}, "turn"},
+		"no sooner than parking it is worth":     {[]Candidate{dear, turn}, 5 * time.Second, Demand{}, "turn"},
 		"the longest placed goes first":          {[]Candidate{turn, long}, 5 * time.Second, Demand{}, "long"},
 		"no other can":                           {[]Candidate{pinned, empty, me}, time.Hour, Demand{}, ""},
 		"none goes in vain":                      {[]Candidate{idle}, 0, Demand{Shortfall: 11}, ""},

@@ -19,6 +19,8 @@ type Candidate struct {
 	Arrived, Placed time.Time
 	// Active is its last known submission of work.
 	Active time.Time
+	// Cost is what parking and restoring it take.
+	Cost time.Duration
 	// OverShare: it holds more than its share.
 	OverShare bool
 	// Pinned: it cannot be parked, at least not now.
@@ -61,7 +63,7 @@ func (rules Rules) Victim(now time.Time, d Demand, candidates []Candidate) (Cand
 	var free uint64
 	for _, c := range candidates {
 		early := idle(c) && c.Priority <= aged
-		turn, back := now.Sub(c.Placed) >= rules.Turn, c.Placed.After(c.Arrived)
+		turn, back := now.Sub(c.Placed) >= max(rules.Turn, time.Duration(rules.TurnCosts)*c.Cost), c.Placed.After(c.Arrived)
 		late := c.Priority < d.Priority && (turn || !back) || turn && (over(c) || c.Priority <= aged)
 		may := c.Container != d.Container && (early || late && waited >= rules.Patience)
 		if may && !c.Pinned && c.Freeable > 0 {
