@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/device/real/report"
+	"github.com/ebbtide/ebbtide/device/tested"
 	"github.com/ebbtide/ebbtide/version"
 )
 
@@ -76,6 +77,11 @@ func all(ctx context.Context, o options, out io.Writer) (status int, err error) 
 			return broken, err
 		}
 		r.report.Judge()
+	}
+	if r.report.Verdict == report.Passed && !o.fake && o.match.String() == "." {
+		if err := tested.Record(o.state, r.report.Card.Name, r.report.Card.Driver); err != nil {
+			fmt.Fprintln(out, err)
+		}
 	}
 	if err := r.write(); err != nil {
 		return broken, err

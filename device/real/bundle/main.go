@@ -58,6 +58,7 @@ type options struct {
 	limit time.Duration // for all
 	each  time.Duration // for one
 	match *regexp.Regexp
+	state string // the plugin's state directory
 }
 
 func parse(args []string, errs io.Writer) (o options, err error) {
@@ -72,6 +73,7 @@ func parse(args []string, errs io.Writer) (o options, err error) {
 	f.StringVar(&o.out, "out", o.dir, "the folder of the report")
 	f.DurationVar(&o.limit, "limit", 8*time.Minute, "the time for all tests; those for which none is left are skipped")
 	f.DurationVar(&o.each, "each", 3*time.Minute, "the time for one test")
+	f.StringVar(&o.state, "state", "/var/lib/ebbtide/gpu", "the plugin's state_dir, to record there that all tests have passed")
 	match := f.String("run", ".", "only tests whose name matches this expression")
 	if err := f.Parse(args); err != nil {
 		return o, err
