@@ -103,8 +103,8 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	if err := handoff.WriteLoader(p.settings.Gate); err != nil {
 		return nil, err
 	}
-	s = &sharing{parts: shares.New(fairshare.Mode(p.settings.Division), p.log.Named("shares"))}
-	s.parked, s.parkErr = p.parking(cards[0].Driver)
+	s = &sharing{parts: shares.New(fairshare.Mode(p.settings.Division), p.settings.Seats, p.log.Named("shares"))}
+	s.parked, s.parkErr = p.parking(cards)
 	opts := gate.Default()
 	opts.State = filepath.Clean(p.settings.Gate) + ".state" // next to what containers see
 	opts.Report = func(err error) { p.log.Warn("gate", "error", err) }

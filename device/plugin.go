@@ -71,7 +71,7 @@ var _ nomad.DevicePlugin = (*Plugin)(nil)
 func New(ctx context.Context, log hclog.Logger) *Plugin {
 	return &Plugin{
 		ctx: ctx, log: log.Named(Name), metrics: metrics.New(), known: make(map[string]nvml.Card), lastReason: make(map[string]string), changed: make(chan struct{}, 1),
-		seats: seats{reserved: make(map[string]bool), tasks: make(map[string][]string)},
+		seats: seats{reserved: make(map[string]time.Time), tasks: make(map[string][]string)},
 		open:  func(path string) Cards { return nvml.New(path) },
 	}
 }
@@ -131,9 +131,9 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 		look := time.NewTicker(seatsInterval)
 		defer look.Stop()
 		for {
-			groups := p.groups()
+			groups := slices.Concat(p.groups())
 			if first && p.awaitGate(ctx, gateWait) {
-				groups = p.groups()
+				groups = slices.Concat(p.groups())
 			}
 			if first || !reflect.DeepEqual(groups, last) {
 				select {
@@ -196,9 +196,9 @@ func (p *Plugin) startUpdates(ctx context.Context) (s *config.Settings, _ contex
 	return s, ctx, func() { stop(); cancel() }, nil
 }
 
-// groups returns the cards as device groups. One that has disappeared stays, unhealthy, because
-// allocations may have it.
-func (p *Plugin) groups() []*nomad.DeviceGroup {
+// groups returns the device groups: a card's seats, and whole cards. A card that has disappeared
+// stays, unhealthy, because allocations may have it.
+func (p *Plugin) groups() (seats, whole []*nomad.DeviceGroup) {
 	p.mu.Lock()
 	library := p.cards
 	p.mu.Unlock()
@@ -222,8 +222,10 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 		p.ensureGate(cards)
 	}
 	var all, usable []nvml.Card
-	reasons := make(map[string]string) // why a card is unhealthy, by UUID: to know it takes I/O
+	// Why a card cannot be shared, and not even be had whole, by UUID: to know it takes I/O.
+	reasons, broken := make(map[string]string), make(map[string]string)
 	var shown []metrics.Card
+	taken := p.seats.taken()
 	for _, uuid := range slices.Sorted(maps.Keys(p.known)) {
 		c := p.known[uuid]
 		if slices.Contains(p.settings.Ignored, uuid) {
@@ -237,25 +239,25 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 		}
 		all = append(all, c)
 		health, reason := p.health(c)
-		if reason == "" {
+		if reason == "" && !taken[uuid] {
 			usable = append(usable, c)
 		} else if !there[uuid] {
 			health = metrics.Missing
 		}
 		reasons[uuid] = reason
+		_, broken[uuid] = unusable(c)
 		shown = append(shown, metrics.Card{UUID: uuid, Model: c.Name, Driver: c.Driver, Health: health})
 	}
 	p.metrics.UpdateCards(shown)
-	offered, level := offeredSeats(usable, p.settings.Seats, p.seats.taken())
-	var groups []*nomad.DeviceGroup
+	offered, level := offeredSeats(usable, p.settings.Seats, taken)
 	for _, c := range all {
-		g := p.group(c, reasons[c.UUID])
+		g := p.group(c, reasons[c.UUID], taken[c.UUID])
 		if p.spreads() {
 			hideSeats(g, offered, level[c.UUID])
 		}
-		groups = append(groups, g)
+		seats = append(seats, g)
 	}
-	return groups
+	return seats, p.wholes(all, broken, taken)
 }
 
 func (p *Plugin) logOnce(level hclog.Level, what string) {
@@ -277,27 +279,56 @@ func (p *Plugin) logHealth(c nvml.Card, bad string) {
 	p.lastReason[c.UUID] = bad
 }
 
-func (p *Plugin) group(c nvml.Card, bad string) *nomad.DeviceGroup {
+// describe returns the attributes of all cards of a model.
+func describe(c nvml.Card) map[string]*structs.Attribute {
+	out := map[string]*structs.Attribute{
+		"model":          structs.NewStringAttribute(c.Name),
+		"memory":         structs.NewIntAttribute(int64(c.Memory>>20), structs.UnitMiB),
+		"driver_version": structs.NewStringAttribute(c.Driver),
+	}
+	for name, a := range map[string]struct {
+		value *int64
+		unit  string
+	}{
+		"power": {c.PowerW, structs.UnitW}, "bar1": {c.BAR1MiB, structs.UnitMiB}, "cores_clock": {c.CoresClockMHz, structs.UnitMHz},
+		"memory_clock": {c.MemoryClockMHz, structs.UnitMHz}, "pci_bandwidth": {c.PCIeMBps, structs.UnitMBPerS},
+	} {
+		if a.value != nil {
+			out[name] = structs.NewIntAttribute(*a.value, a.unit)
+		}
+	}
+	for name, state := range map[string]string{"display_state": c.Display, "persistence_mode": c.Persistence} {
+		if state != "" {
+			out[name] = structs.NewStringAttribute(state)
+		}
+	}
+	return out
+}
+
+// group returns a card's seats. taken: a container has the whole card.
+func (p *Plugin) group(c nvml.Card, bad string, taken bool) *nomad.DeviceGroup {
 	p.logHealth(c, bad)
-	g := &nomad.DeviceGroup{
-		Vendor: vendor, Type: kind, Name: groupName(c),
-		Attributes: map[string]*structs.Attribute{
-			"uuid":           structs.NewStringAttribute(c.UUID),
-			"model":          structs.NewStringAttribute(c.Name),
-			"memory":         structs.NewIntAttribute(int64(c.Memory>>20), structs.UnitMiB),
-			"driver_version": structs.NewStringAttribute(c.Driver),
-			"pci_bus_id":     structs.NewStringAttribute(c.PCIBusID),
-			"compute_mode":   structs.NewStringAttribute(c.ComputeMode),
-			"mig":            structs.NewBoolAttribute(c.MIG),
-			"seats":          structs.NewIntAttribute(int64(p.settings.Seats), ""),
-			"division":       structs.NewStringAttribute(p.settings.Division),
-			"shared":         structs.NewBoolAttribute(p.gate != nil),
-			"parking":        structs.NewBoolAttribute(p.gate != nil && p.gate.parkErr == nil),
-			"over_share":     structs.NewStringAttribute(p.overShare()),
-			// Nomad retries a job that it could not place when an attribute changes, but not when
-			// a seat's health does.
-			"healthy": structs.NewBoolAttribute(bad == ""),
-		},
+	g := &nomad.DeviceGroup{Vendor: vendor, Type: kind, Name: groupName(c), Attributes: describe(c)}
+	maps.Copy(g.Attributes, map[string]*structs.Attribute{
+		"uuid":         structs.NewStringAttribute(c.UUID),
+		"pci_bus_id":   structs.NewStringAttribute(c.PCIBusID),
+		"compute_mode": structs.NewStringAttribute(c.ComputeMode),
+		"mig":          structs.NewBoolAttribute(c.MIG),
+		"seats":        structs.NewIntAttribute(int64(p.settings.Seats), ""),
+		"division":     structs.NewStringAttribute(p.settings.Division),
+		"shared":       structs.NewBoolAttribute(p.gate != nil),
+		"parking":      structs.NewBoolAttribute(p.gate != nil && p.gate.parkErr == nil),
+		"over_share":   structs.NewStringAttribute(p.overShare()),
+		// Nomad retries a job that it could not place when an attribute changes, but not when a
+		// seat's health does.
+		"healthy": structs.NewBoolAttribute(bad == ""),
+		"whole":   structs.NewBoolAttribute(taken),
+	})
+	if bad == "" && taken {
+		bad = whole
+	}
+	if p.gate != nil && p.gate.parkErr != nil {
+		g.Attributes["not_parked"] = structs.NewStringAttribute(p.gate.parkErr.Error())
 	}
 	for i := range p.settings.Seats {
 		g.Devices = append(g.Devices, &nomad.Device{
@@ -307,9 +338,8 @@ func (p *Plugin) group(c nvml.Card, bad string) *nomad.DeviceGroup {
 	return g
 }
 
-// health returns why a card cannot be shared; "" if it can. A card whose shares are not
-// enforced takes one container only.
-func (p *Plugin) health(c nvml.Card) (metrics.Health, string) {
+// unusable returns why no container can use a card; "" if one can.
+func unusable(c nvml.Card) (metrics.Health, string) {
 	switch {
 	case c.Unhealthy != "":
 		return metrics.Faulty, c.Unhealthy
@@ -317,8 +347,16 @@ func (p *Plugin) health(c nvml.Card) (metrics.Health, string) {
 		return metrics.MIG, "it is divided by MIG: its parts are for NVIDIA's own plugin"
 	case c.ComputeMode == "prohibited":
 		return metrics.ComputeMode, "its compute mode forbids use (nvidia-smi -c 0)"
-	case p.settings.Seats == 1:
-		return metrics.Healthy, ""
+	}
+	return metrics.Healthy, ""
+}
+
+// health returns why a card cannot be shared; "" if it can. A card whose shares are not
+// enforced takes one container only.
+func (p *Plugin) health(c nvml.Card) (metrics.Health, string) {
+	switch health, bad := unusable(c); {
+	case bad != "" || p.settings.Seats == 1:
+		return health, bad
 	case c.ComputeMode == "exclusive":
 		return metrics.ComputeMode, "its compute mode allows only one process (nvidia-smi -c 0)"
 	}
@@ -328,15 +366,20 @@ func (p *Plugin) health(c nvml.Card) (metrics.Health, string) {
 	return metrics.Healthy, ""
 }
 
+func modelName(c nvml.Card) string { return strings.ReplaceAll(strings.TrimSpace(c.Name), " ", "-") }
+
 // groupName distinguishes cards of one model by the beginning of the UUID.
-func groupName(c nvml.Card) string {
-	id := strings.TrimPrefix(c.UUID, "GPU-")
-	return strings.ReplaceAll(strings.TrimSpace(c.Name), " ", "-") + "-" + id[:min(8, len(id))]
+func groupName(c nvml.Card) string { return modelName(c) + "-" + shortID(c.UUID) }
+
+func shortID(uuid string) string {
+	id := strings.TrimPrefix(uuid, "GPU-")
+	return id[:min(8, len(id))]
 }
 
 func seatID(uuid string, seat int) string { return uuid + "/" + strconv.Itoa(seat) }
 
-// Reserve implements nomad.DevicePlugin. Two seats on one card count as one.
+// Reserve implements nomad.DevicePlugin. IDs are seats, of which two on one card count as one, or
+// whole cards.
 func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 	if p.neverListed() {
 		// A restarted plugin may be asked before it has listed the cards.
@@ -352,21 +395,31 @@ func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 	if len(ids) == 0 {
 		return &nomad.ContainerReservation{}, nil
 	}
+	if _, err := p.seats.read(time.Now(), tasksDir(p.settings.Gate)); err != nil {
+		p.logOnce(hclog.Error, err.Error())
+	}
 	var uuids []string
 	for _, id := range ids {
-		uuid, _, ok := strings.Cut(id, "/")
+		uuid, _, seat := strings.Cut(id, "/")
 		c, known := p.known[uuid]
-		if !ok || !known {
-			return nil, fmt.Errorf("there is no seat %q on this node", id)
+		if !known {
+			return nil, fmt.Errorf("there is no seat or card %q on this node", id)
 		}
-		if _, bad := p.health(c); bad != "" {
+		if err := p.conflict(id, p.seats.taken()); err != nil {
+			return nil, err
+		}
+		_, bad := unusable(c)
+		if seat {
+			_, bad = p.health(c)
+		}
+		if bad != "" {
 			return nil, fmt.Errorf("card %s cannot be used: %s", uuid, bad)
 		}
 		if !slices.Contains(uuids, uuid) {
 			uuids = append(uuids, uuid)
 		}
 	}
-	p.seats.reserve(ids)
+	p.seats.reserve(time.Now(), ids)
 	res := &nomad.ContainerReservation{Envs: make(map[string]string)}
 	if p.settings.Inject == config.InjectRuntime {
 		res.Envs["NVIDIA_VISIBLE_DEVICES"] = strings.Join(uuids, ",")
@@ -402,19 +455,22 @@ func (p *Plugin) addShare(res *nomad.ContainerReservation, ids, uuids []string) 
 		s.MemoryMiB = max(s.MemoryMiB, int64(p.known[uuid].Memory>>20))
 	}
 	err := p.sharingErr()
-	if err != nil {
+	if s.Whole = !strings.Contains(ids[0], "/"); s.Whole {
+		s.Preload, s.Gate, s.Reports, s.WaitMS = "", "", "", 0 // the card is its alone
+	} else if err != nil {
 		p.log.Warn("a container gets its card without a memory share", "error", err)
-		s.Preload, s.Gate, s.Reports, s.Tasks, s.Cards, s.Seats, s.WaitMS, s.Notice = "", "", "", "", nil, nil, 0, err.Error()
+		s.Preload, s.Gate, s.Reports, s.Tasks, s.Seats, s.WaitMS, s.Notice = "", "", "", "", nil, 0, err.Error()
 	} else if not := p.gate.parkErr; not != nil && !errors.Is(not, errParkingOff) {
 		s.Unparked = not.Error()
 	}
 	if p.settings.Mounts == config.MountsDriver {
-		if res.Envs[handoff.Variable], err = s.Encode(); err != nil {
+		// A task with several device blocks keeps a variable for each.
+		if res.Envs[handoff.Variable+"_"+strings.ToUpper(shortID(uuids[0]))], err = s.Encode(); err != nil {
 			return fmt.Errorf("handing a card over to the driver: %w", err)
 		}
 		return nil
 	}
-	maps.Copy(res.Envs, s.Environment(nil))
+	maps.Copy(res.Envs, s.Environment(nil, true))
 	mounts := s.Mounts()
 	if s.Shares() {
 		mounts = append(mounts, s.Loader())

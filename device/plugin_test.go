@@ -10,11 +10,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -66,7 +68,7 @@ func (r *rack) Usage(uuid string) (nvml.Usage, error) {
 	defer r.mu.Unlock()
 	for _, c := range r.cards {
 		if c.UUID == uuid {
-			return nvml.Usage{Used: c.Memory / 4, Free: c.Memory * 3 / 4, Busy: 0.5, ProcessesKnown: true, Processes: []nvml.Process{{PID: 7}}}, nil
+			return nvml.Usage{Used: c.Memory / 4, Free: c.Memory * 3 / 4, GPU: new(int64(50)), ProcessesKnown: true, Processes: []nvml.Process{{PID: 7}}}, nil
 		}
 	}
 	return nvml.Usage{}, errors.New("GPU is lost")
@@ -91,8 +93,8 @@ func newPlugin(t *testing.T, r *rack, change ...func(*config.Config)) *Plugin {
 	p := New(t.Context(), hclog.NewNullLogger())
 	p.open = func(string) Cards { return r }
 	c := config.Config{
-		Enabled: true, Seats: 2, Period: "30s", Inject: "runtime", Mounts: "driver", Preload: "/nowhere/lib.so", Gate: "/dev/null/gate", Division: "adaptive",
-		MaxWait: "90s", Over: "auto", Turn: "1m", Idle: "30s", StateDir: t.TempDir(),
+		Enabled: true, Seats: 2, Period: "30s", Inject: "runtime", Mounts: "driver", Preload: "/nowhere/lib.so", Gate: "/dev/null/gate", Division: "seats",
+		MaxWait: "90s", Over: "auto", Parking: "false", Turn: "1m", Idle: "30s", StateDir: t.TempDir(),
 	}
 	for _, f := range change {
 		f(&c)
@@ -118,11 +120,16 @@ func shareable(t *testing.T) (change func(*config.Config), lib, at string) {
 	return func(c *config.Config) { c.Preload, c.Gate = lib, at }, lib, at
 }
 
+func (p *Plugin) seatGroups() []*nomad.DeviceGroup {
+	seats, _ := p.groups()
+	return seats
+}
+
 func (p *Plugin) settled(t *testing.T) []*nomad.DeviceGroup {
 	t.Helper()
 	p.groups()
 	p.awaitGate(t.Context(), time.Minute)
-	return p.groups()
+	return p.seatGroups()
 }
 
 func TestGroups(t *testing.T) {
@@ -154,7 +161,7 @@ func TestGroups(t *testing.T) {
 	} {
 		r := twoCards()
 		change(&r.cards[0])
-		g := newPlugin(t, r).groups()[0]
+		g := newPlugin(t, r).seatGroups()[0]
 		d := g.Devices[0]
 		must.False(t, d.Healthy)
 		must.StrContains(t, d.HealthDesc, want)
@@ -163,22 +170,22 @@ func TestGroups(t *testing.T) {
 		must.False(t, healthy, must.Sprint("jobs that wait for a card are tried again when an attribute changes"))
 	}
 	r.set(r.cards[1:], nil)
-	groups = p.groups()
+	groups = p.seatGroups()
 	must.Len(t, 2, groups)
 	must.Eq(t, "it has disappeared", groups[0].Devices[0].HealthDesc)
 	must.True(t, groups[1].Devices[0].Healthy)
 	r.set(nil, errors.New("driver/library version mismatch"))
-	must.Eq(t, "driver/library version mismatch", p.groups()[1].Devices[0].HealthDesc)
+	must.Eq(t, "driver/library version mismatch", p.seatGroups()[1].Devices[0].HealthDesc)
 
-	must.Len(t, 1, newPlugin(t, twoCards(), func(c *config.Config) { c.Ignored = []string{first} }).groups())
-	must.SliceEmpty(t, newPlugin(t, &rack{err: nvml.ErrNone}).groups())
+	must.Len(t, 1, newPlugin(t, twoCards(), func(c *config.Config) { c.Ignored = []string{first} }).seatGroups())
+	must.SliceEmpty(t, newPlugin(t, &rack{err: nvml.ErrNone}).seatGroups())
 }
 
 func TestGroups_unshared(t *testing.T) {
 	change, _, at := shareable(t)
 	must.NoError(t, os.WriteFile(at, nil, 0o644)) // in its way
 	p := newPlugin(t, twoCards(), change)
-	d := p.groups()[0].Devices[0]
+	d := p.seatGroups()[0].Devices[0]
 	must.False(t, d.Healthy)
 	must.StrContains(t, d.HealthDesc, "its memory cannot be shared: the gate ")
 	must.StrContains(t, p.settled(t)[0].Devices[0].HealthDesc, "the gate cannot be opened: creating the gate's directory: ")
@@ -191,6 +198,18 @@ func TestGroups_unshared(t *testing.T) {
 	must.True(t, one.settled(t)[0].Devices[0].Healthy)
 }
 
+// Parking is off where it has not been tested.
+func TestGroups_untested(t *testing.T) {
+	change, _, _ := shareable(t)
+	p := newPlugin(t, twoCards(), change, func(c *config.Config) { c.Parking = "auto" })
+	g := p.settled(t)[0]
+	why, ok := g.Attributes["not_parked"].GetString()
+	must.True(t, ok)
+	must.StrContains(t, why, "it has not been tested on NVIDIA H200 with driver 570")
+	over, _ := g.Attributes["over_share"].GetString()
+	must.Eq(t, "deny", over)
+}
+
 func TestGroups_later(t *testing.T) {
 	change, _, _ := shareable(t)
 	r := twoCards()
@@ -199,7 +218,7 @@ func TestGroups_later(t *testing.T) {
 	p := newPlugin(t, r, change)
 	must.Len(t, 1, p.settled(t))
 	r.set(both, nil)
-	must.True(t, p.groups()[1].Devices[0].Healthy)
+	must.True(t, p.seatGroups()[1].Devices[0].Healthy)
 	must.True(t, p.gate.Has(ledger.CardID(second)))
 }
 
@@ -212,7 +231,7 @@ func TestGroups_hanging(t *testing.T) {
 		r.hangs = make(chan struct{})
 		r.mu.Unlock()
 		begun := time.Now()
-		must.Eq(t, errNoAnswer.Error(), p.groups()[0].Devices[0].HealthDesc)
+		must.Eq(t, errNoAnswer.Error(), p.seatGroups()[0].Devices[0].HealthDesc)
 		must.SliceEmpty(t, p.stats().Groups)
 		_, err := p.usage(first)
 		must.ErrorIs(t, err, errNoAnswer)
@@ -222,7 +241,7 @@ func TestGroups_hanging(t *testing.T) {
 		r.hangs = nil
 		r.mu.Unlock()
 		synctest.Wait()
-		must.Len(t, 2, p.stats().Groups)
+		must.Len(t, 3, p.stats().Groups)
 	})
 }
 
@@ -239,7 +258,7 @@ func TestFingerprint(t *testing.T) {
 			time.Sleep(100 * time.Second)
 			r.set(twoCards().cards, nil)
 		}()
-		must.Len(t, 2, (<-told).Devices)
+		must.Len(t, 3, (<-told).Devices)
 		must.Eq(t, 120*time.Second, time.Since(begun))
 		must.StrContains(t, (<-told).Devices[0].Devices[0].HealthDesc, "cannot be opened") // at once
 		must.Eq(t, 120*time.Second, time.Since(begun))
@@ -271,6 +290,72 @@ func library(t *testing.T) string {
 	return path
 }
 
+func handed(t *testing.T, res *nomad.ContainerReservation) handoff.Handoff {
+	t.Helper()
+	h, given, err := handoff.Take(maps.Clone(res.Envs))
+	must.NoError(t, err)
+	must.True(t, given)
+	return h
+}
+
+// A whole card is offered while no seat on it is taken, and its seats while it is not taken whole.
+func TestWhole(t *testing.T) {
+	change, _, at := shareable(t)
+	p := newPlugin(t, twoCards(), change, func(c *config.Config) { c.Spread = true })
+	p.settled(t)
+	offered := func() (seats, cards string) {
+		t.Helper()
+		row := func(groups []*nomad.DeviceGroup) (row string) {
+			for _, g := range groups {
+				must.NoError(t, g.Validate())
+				for _, d := range g.Devices {
+					row += map[bool]string{true: "o", false: "."}[d.Healthy]
+				}
+			}
+			return row
+		}
+		s, w := p.groups()
+		must.Len(t, 1, w)
+		must.Eq(t, "nvidia/gpu/NVIDIA-H200", w[0].Vendor+"/"+w[0].Type+"/"+w[0].Name)
+		n, ok := w[0].Attributes["offered"].GetInt()
+		must.True(t, ok)
+		must.Eq(t, strings.Count(row(w), "o"), int(n))
+		return row(s), row(w)
+	}
+	shows := func(seats, cards string) {
+		t.Helper()
+		s, w := offered()
+		must.Eq(t, []string{seats, cards}, []string{s, w})
+	}
+	shows("o.o.", "oo")
+	res, err := p.Reserve([]string{first})
+	must.NoError(t, err)
+	must.Eq(t, first, res.Envs["NVIDIA_VISIBLE_DEVICES"])
+	must.Eq(t, handoff.Handoff{MemoryMiB: 64 << 10, Tasks: at + ".tasks", Cards: []string{first}, Seats: []string{first}, Whole: true}, handed(t, res))
+	shows("..oo", "oo")
+	_, err = p.Reserve([]string{first + "/0"})
+	must.EqError(t, err, "card "+first+" cannot be shared: a container has the whole card")
+	_, err = p.Reserve([]string{first})
+	must.NoError(t, err, must.Sprint("a restarted task"))
+
+	_, err = p.Reserve([]string{second + "/1"})
+	must.NoError(t, err)
+	shows("..oo", "o.")
+	_, err = p.Reserve([]string{first, second})
+	must.EqError(t, err, "card "+second+" cannot be had whole: a container has a seat on it")
+
+	// Without a gate cards cannot be shared, but be had whole.
+	p = newPlugin(t, twoCards())
+	p.settled(t)
+	shows("....", "oo")
+	_, err = p.Reserve([]string{first, second})
+	must.NoError(t, err)
+
+	p = newPlugin(t, twoCards(), func(c *config.Config) { c.Mounts = "device" })
+	_, cards := p.groups()
+	must.SliceEmpty(t, cards)
+}
+
 func TestReserve(t *testing.T) {
 	// The first call goes to a plugin that Nomad has restarted. A card with one seat needs no
 	// gate.
@@ -280,10 +365,9 @@ func TestReserve(t *testing.T) {
 	res, err := p.Reserve([]string{second + "/0", first + "/0"})
 	must.NoError(t, err)
 	must.Eq(t, second+","+first, res.Envs["NVIDIA_VISIBLE_DEVICES"])
-	got, err := handoff.Decode(res.Envs[handoff.Variable])
-	must.NoError(t, err)
+	got := handed(t, res)
 	must.StrContains(t, got.Notice, "the gate cannot be opened: ")
-	must.Eq(t, handoff.Handoff{MemoryMiB: 80 << 10, Notice: got.Notice}, got)
+	must.Eq(t, handoff.Handoff{MemoryMiB: 80 << 10, Cards: []string{second, first}, Notice: got.Notice}, got)
 	must.MapLen(t, 2, res.Envs)
 	must.SliceEmpty(t, res.Mounts)
 
@@ -292,9 +376,7 @@ func TestReserve(t *testing.T) {
 	res, err = p.Reserve([]string{first + "/0", first + "/1"})
 	must.NoError(t, err)
 	must.NotNil(t, p.gate)
-	got, err = handoff.Decode(res.Envs[handoff.Variable])
-	must.NoError(t, err)
-	must.Eq(t, handoff.Handoff{Preload: lib, Gate: at, MemoryMiB: 64 << 10, WaitMS: 90000, Reports: at + ".reports", Tasks: at + ".tasks", Cards: []string{first}, Seats: []string{first + "/0", first + "/1"}}, got)
+	must.Eq(t, handoff.Handoff{Preload: lib, Gate: at, MemoryMiB: 64 << 10, WaitMS: 90000, Reports: at + ".reports", Tasks: at + ".tasks", Cards: []string{first}, Seats: []string{first + "/0", first + "/1"}}, handed(t, res))
 	must.SliceEmpty(t, res.Mounts, must.Sprint("they would take the place of volumes"))
 }
 
@@ -311,7 +393,7 @@ func TestReserve_mounts(t *testing.T) {
 	res, err = p.Reserve([]string{first + "/0"})
 	must.NoError(t, err)
 	must.Eq(t, map[string]string{
-		"LD_PRELOAD": "/usr/lib/ebbtide/libebbtide-cuda.so", "EBBTIDE_GATE": "/run/ebbtide/gate.sock", "EBBTIDE_GATE_WAIT_MS": "90000",
+		"EBBTIDE_GATE": "/run/ebbtide/gate.sock", "EBBTIDE_GATE_WAIT_MS": "90000",
 	}, res.Envs)
 	must.Eq(t, []*nomad.Mount{
 		{TaskPath: "/usr/lib/ebbtide/libebbtide-cuda.so", HostPath: lib, ReadOnly: true}, {TaskPath: "/run/ebbtide", HostPath: at, ReadOnly: true},
@@ -322,7 +404,7 @@ func TestReserve_mounts(t *testing.T) {
 
 func TestReserve_refused(t *testing.T) {
 	p := newPlugin(t, twoCards())
-	for id, want := range map[string]string{"GPU-3/0": "there is no seat", first: "there is no seat"} {
+	for id, want := range map[string]string{"GPU-3/0": "there is no seat or card", "GPU-3": "there is no seat or card"} {
 		_, err := p.Reserve([]string{id})
 		must.ErrorContains(t, err, want)
 	}
@@ -343,12 +425,15 @@ func TestStats(t *testing.T) {
 		all, err := p.Stats(ctx, time.Second)
 		must.NoError(t, err)
 		res := <-all
-		must.Len(t, 1, res.Groups)
+		must.Len(t, 2, res.Groups)
+		must.Eq(t, "gpu", res.Groups[1].Type)
+		must.NotNil(t, res.Groups[1].InstanceStats[first])
 		must.MapLen(t, 2, res.Groups[0].InstanceStats)
 		seat := res.Groups[0].InstanceStats[first+"/0"]
 		must.Eq(t, 16<<10, *seat.Summary.IntNumeratorVal)
 		must.Eq(t, 64<<10, *seat.Summary.IntDenominatorVal)
-		must.Eq(t, 50, *seat.Stats.Attributes["Busy"].FloatNumeratorVal)
+		must.Eq(t, 50, *seat.Stats.Attributes["GPU utilization"].IntNumeratorVal)
+		must.MapNotContainsKey(t, seat.Stats.Attributes, "Power usage")
 		cancel()
 		<-all
 	})

@@ -29,8 +29,8 @@ import (
 // that has just been placed there still runs.
 
 type seats struct {
-	// reserved are seats that Nomad has reserved and the driver has not released.
-	reserved map[string]bool
+	// reserved is when Nomad has reserved seats whose task has no file yet.
+	reserved map[string]time.Time
 	// tasks are the seats of tasks, by the name of the driver's file.
 	tasks map[string][]string
 }
@@ -42,14 +42,18 @@ func (p *Plugin) spreads() bool {
 	return p.settings.Spread && p.settings.Seats > 1 && p.settings.Mounts == config.MountsDriver
 }
 
-func (s *seats) reserve(ids []string) {
+// unstarted is how long a seat counts as taken before its task starts: it may never do so, and its
+// seat would be lost. A task that starts later counts from then on.
+const unstarted = 10 * time.Minute
+
+func (s *seats) reserve(now time.Time, ids []string) {
 	for _, id := range ids {
-		s.reserved[id] = true
+		s.reserved[id] = now
 	}
 }
 
 // read updates the tasks from a directory, and reports whether a seat was taken or released.
-func (s *seats) read(dir string) (changed bool, err error) {
+func (s *seats) read(now time.Time, dir string) (changed bool, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("reading the tasks' identities: %w", err)
@@ -72,11 +76,15 @@ func (s *seats) read(dir string) (changed bool, err error) {
 			delete(s.reserved, id)
 		}
 	}
+	maps.DeleteFunc(s.reserved, func(_ string, since time.Time) bool { return now.Sub(since) > unstarted })
 	return !maps.Equal(before, s.taken()), nil
 }
 
 func (s *seats) taken() map[string]bool {
-	taken := maps.Clone(s.reserved)
+	taken := make(map[string]bool)
+	for id := range s.reserved {
+		taken[id] = true
+	}
 	for _, ids := range s.tasks {
 		for _, id := range ids {
 			taken[id] = true
@@ -90,10 +98,10 @@ const seatsInterval = time.Second
 func (p *Plugin) seatsChange() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.spreads() {
+	if p.settings.Mounts != config.MountsDriver {
 		return false
 	}
-	changed, err := p.seats.read(tasksDir(p.settings.Gate))
+	changed, err := p.seats.read(time.Now(), tasksDir(p.settings.Gate))
 	if err != nil {
 		p.logOnce(hclog.Error, err.Error())
 	}

@@ -5,6 +5,7 @@ package device
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,7 +67,7 @@ func TestSpread(t *testing.T) {
 	change, _, at := shareable(t)
 	p := newPlugin(t, twoCards(), change, func(c *config.Config) { c.Seats, c.Spread = 3, true })
 	offered := func() (rows []string) {
-		for _, g := range p.groups() {
+		for _, g := range p.seatGroups() {
 			n, ok := g.Attributes["offered"].GetInt()
 			must.True(t, ok)
 			row := fmt.Sprint(n, " ")
@@ -113,14 +114,29 @@ func TestSpread(t *testing.T) {
 	must.Eq(t, []string{"1 o..", "1 ..o"}, offered())
 
 	tells("one", first)
-	p.seats.reserved = map[string]bool{}
+	p.seats.reserved = map[string]time.Time{}
 	must.True(t, p.seatsChange())
 	must.Eq(t, []string{"1 o..", "1 o.."}, offered())
 
 	p.settings.Spread = false
-	for _, g := range p.groups() {
+	for _, g := range p.seatGroups() {
 		must.MapNotContainsKey(t, g.Attributes, "offered")
 		must.True(t, g.Devices[2].Healthy)
+	}
+}
+
+// A seat whose task never starts is free again; one whose task has started stays taken.
+func TestSeats_unstarted(t *testing.T) {
+	dir, now := t.TempDir(), time.Unix(1e9, 0)
+	s := seats{reserved: make(map[string]time.Time), tasks: make(map[string][]string)}
+	s.reserve(now, []string{"a/0", "a/1"})
+	must.NoError(t, handoff.WriteIdentity(handoff.IdentityPath(dir, "alloc", "task"), handoff.Identity{Seats: []string{"a/1"}}))
+	for after, want := range map[time.Duration]map[string]bool{unstarted: {"a/0": true, "a/1": true}, unstarted + 1: {"a/1": true}} {
+		s := seats{reserved: maps.Clone(s.reserved), tasks: maps.Clone(s.tasks)}
+		changed, err := s.read(now.Add(after), dir)
+		must.NoError(t, err)
+		must.Eq(t, want, s.taken())
+		must.Eq(t, after > unstarted, changed)
 	}
 }
 

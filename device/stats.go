@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	nomad "github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
+	"github.com/ebbtide/ebbtide/device/config"
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/nvml"
@@ -51,6 +53,7 @@ func (p *Plugin) stats() *nomad.StatsResponse {
 	known, settings, gated := maps.Clone(p.known), p.settings, p.gate
 	p.mu.Unlock()
 	res := &nomad.StatsResponse{}
+	wholes := make(map[string][]*nomad.DeviceGroupStats) // by model
 	var all []gate.Status
 	if gated != nil {
 		all = gated.Stats()
@@ -70,6 +73,19 @@ func (p *Plugin) stats() *nomad.StatsResponse {
 		stats.Stats.Nested = containers(all, ledger.CardID(uuid), u.Processes)
 		for i := range settings.Seats {
 			g.InstanceStats[seatID(uuid, i)] = stats
+		}
+		res.Groups = append(res.Groups, g)
+		if settings.Mounts == config.MountsDriver {
+			wholes[modelName(c)] = append(wholes[modelName(c)], g)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(wholes)) {
+		g := &nomad.DeviceGroupStats{Vendor: vendor, Type: wholeKind, Name: name, InstanceStats: make(map[string]*nomad.DeviceStats)}
+		for _, seats := range wholes[name] {
+			for id, stats := range seats.InstanceStats { // those of all seats are the card's
+				uuid, _, _ := strings.Cut(id, "/")
+				g.InstanceStats[uuid] = stats
+			}
 		}
 		res.Groups = append(res.Groups, g)
 	}
@@ -126,17 +142,24 @@ func mib(used, of uint64, what string) *structs.StatValue {
 }
 
 func cardStats(c nvml.Card, u nvml.Usage) *nomad.DeviceStats {
-	figure := func(value float64, unit, what string) *structs.StatValue {
-		return &structs.StatValue{Desc: what, Unit: unit, FloatNumeratorVal: &value}
-	}
 	memory := mib(u.Used, c.Memory, "Memory of the card that is in use, by all")
+	// The names are those of NVIDIA's own device plugin. What is unknown is left out.
 	stats := map[string]*structs.StatValue{
-		"Memory":         memory,
-		"Busy":           figure(100*u.Busy, "%", "Part of the time in which a kernel ran"),
-		"Memory busy":    figure(100*u.MemoryBusy, "%", "Part of the time in which memory was read or written"),
-		"Temperature":    figure(u.TemperatureC, "°C", "Temperature of the card"),
-		"Power":          figure(u.PowerW, "W", "Power that the card takes"),
+		"Memory state":   memory,
 		"Card processes": {Desc: "Processes on the card", IntNumeratorVal: pointer(int64(len(u.Processes)))},
+	}
+	for name, v := range map[string]structs.StatValue{
+		"GPU utilization":     {Unit: "%", Desc: "Part of the last sample period in which a kernel ran", IntNumeratorVal: u.GPU},
+		"Memory utilization":  {Unit: "%", Desc: "Part of the last sample period in which memory was read or written", IntNumeratorVal: u.Memory},
+		"Encoder utilization": {Unit: "%", Desc: "Part of the last sample period in which the encoder was used", IntNumeratorVal: u.Encoder},
+		"Decoder utilization": {Unit: "%", Desc: "Part of the last sample period in which the decoder was used", IntNumeratorVal: u.Decoder},
+		"Temperature":         {Unit: "C", Desc: "Temperature of the card", IntNumeratorVal: u.TemperatureC},
+		"Power usage":         {Unit: "W", Desc: "Power that the card takes, of what it may take", IntNumeratorVal: u.PowerW, IntDenominatorVal: c.PowerW},
+		"BAR1 buffer state":   {Unit: structs.UnitMiB, Desc: "BAR1 memory in use", IntNumeratorVal: u.BAR1MiB, IntDenominatorVal: c.BAR1MiB},
+	} {
+		if v.IntNumeratorVal != nil {
+			stats[name] = &v
+		}
 	}
 	if !u.ProcessesKnown {
 		stats["Card processes"] = &structs.StatValue{Desc: fmt.Sprintf("Processes on the card: not reported by %s", c.Name), StringVal: pointer("unknown")}

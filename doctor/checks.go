@@ -775,10 +775,13 @@ func checkCards(s *Snapshot) []Finding {
 		case !c.Shared:
 			out = append(out, one(name, Warn, c.Name+" is assigned without a gate, so shares are not enforced", "search the agent's log for "+gpuFile, "")...)
 		case !c.Parking:
-			out = append(out, one(name, Warn, fmt.Sprintf("%s: %d seats; containers cannot be parked, and the plugin has over_share = %q", c.Name, c.Seats, c.OverShare),
-				"install NVIDIA's driver 575.57 or later, and check the plugin's log", "")...)
+			out = append(out, one(name, Warn, fmt.Sprintf("%s: %d seats; containers are not parked (%s), and the plugin has over_share = %q", c.Name, c.Seats, cmp.Or(c.NotParked, "unknown why"), c.OverShare),
+				"see docs/gpu.md: parking needs NVIDIA's driver 575.57 or later, and tests on this card", "")...)
 		default:
 			out = append(out, okay(name, "%s: %d seats, containers can be parked", c.Name, c.Seats)...)
+		}
+		if c.Persistence == "Disabled" {
+			out = append(out, one(name, Warn, c.Name+": persistence mode is off, so that the driver unloads whenever no process uses the card", "run `nvidia-smi -pm 1`, or NVIDIA's persistence daemon", "")...)
 		}
 	}
 	return out

@@ -412,7 +412,8 @@ func TestExamine_cards(t *testing.T) {
 		"no card":    {nil, true, []Status{Warn}, "the agent has the plugin ebbtide-gpu, but the node has no card"},
 		"all well":   {[]Card{{Name: "H100", Seats: 4, Shared: true, Parking: true}}, true, []Status{OK}, "H100: 4 seats, containers can be parked"},
 		"no gate":    {[]Card{{Name: "H100", Seats: 4}}, true, []Status{Warn}, "H100 is assigned without a gate"},
-		"old driver": {[]Card{{Name: "H100", Seats: 4, Shared: true, OverShare: "deny"}}, true, []Status{Warn}, "over_share = \"deny\""},
+		"old driver": {[]Card{{Name: "H100", Seats: 4, Shared: true, OverShare: "deny", NotParked: "driver 535"}}, true, []Status{Warn}, "not parked (driver 535), and the plugin has over_share = \"deny\""},
+		"unloads":    {[]Card{{Name: "H100", Seats: 4, Shared: true, Parking: true, Persistence: "Disabled"}}, true, []Status{OK, Warn}, "H100"},
 		"one is lost": {
 			[]Card{{Name: "A", Seats: 4, Unhealthy: "it has disappeared", Shared: true, Parking: true}, {Name: "B", Seats: 4, Shared: true, Parking: true}},
 			true, []Status{Warn, OK}, "A is unhealthy: it has disappeared",
@@ -462,15 +463,19 @@ func TestExamine_algorithm(t *testing.T) {
 }
 
 func TestCards(t *testing.T) {
-	yes, wait := true, "wait"
+	yes, no, wait, off := true, false, "wait", "Disabled"
 	node := &api.Node{NodeResources: &api.NodeResources{Devices: []*api.NodeDeviceResource{
 		{Vendor: "nvidia", Type: "gpu", Name: "other"},
 		{
 			Vendor: "nvidia", Type: "share", Name: "H100", Instances: []*api.NodeDevice{{Healthy: true}, {HealthDescription: "lost"}},
-			Attributes: map[string]*api.Attribute{"shared": {BoolVal: &yes}, "parking": {BoolVal: &yes}, "over_share": {StringVal: &wait}},
+			Attributes: map[string]*api.Attribute{"shared": {BoolVal: &yes}, "parking": {BoolVal: &yes}, "over_share": {StringVal: &wait}, "persistence_mode": {StringVal: &off}},
 		},
+		{Vendor: "nvidia", Type: "share", Name: "T4", Instances: []*api.NodeDevice{{HealthDescription: "not offered"}}, Attributes: map[string]*api.Attribute{"healthy": {BoolVal: &yes}}},
+		{Vendor: "nvidia", Type: "share", Name: "L4", Instances: []*api.NodeDevice{{HealthDescription: "gone"}}, Attributes: map[string]*api.Attribute{"healthy": {BoolVal: &no}}},
 	}}}
-	must.Eq(t, []Card{{Name: "H100", Seats: 2, Unhealthy: "lost", Shared: true, Parking: true, OverShare: "wait"}}, cards(node))
+	must.Eq(t, []Card{
+		{Name: "H100", Seats: 2, Unhealthy: "lost", Shared: true, Parking: true, OverShare: "wait", Persistence: off}, {Name: "T4", Seats: 1}, {Name: "L4", Seats: 1, Unhealthy: "gone"},
+	}, cards(node))
 	must.SliceEmpty(t, cards(&api.Node{}))
 }
 

@@ -113,8 +113,12 @@ type Card struct {
 	Unhealthy string
 	// Shared means that its memory is divided, Parking that containers can be parked.
 	Shared, Parking bool
+	// NotParked says why not, if known.
+	NotParked string
 	// OverShare is the handling of requests beyond a share: "wait" or "deny".
 	OverShare string
+	// Persistence is NVIDIA's persistence mode: "Enabled", "Disabled", or "" if unknown.
+	Persistence string
 }
 
 type DriverInfo struct {

@@ -260,11 +260,13 @@ func cards(node *api.Node) []Card {
 			return v != nil && v.BoolVal != nil && *v.BoolVal
 		}
 		c := Card{Name: clean(d.Name), Seats: len(d.Instances), Shared: is("shared"), Parking: is("parking")}
-		if v := d.Attributes["over_share"]; v != nil && v.StringVal != nil {
-			c.OverShare = clean(*v.StringVal)
+		for name, to := range map[string]*string{"over_share": &c.OverShare, "not_parked": &c.NotParked, "persistence_mode": &c.Persistence} {
+			if v := d.Attributes[name]; v != nil && v.StringVal != nil {
+				*to = clean(*v.StringVal)
+			}
 		}
 		for _, i := range d.Instances {
-			if i != nil && !i.Healthy {
+			if i != nil && !i.Healthy && !is("healthy") { // else it is only not offered now
 				c.Unhealthy = clean(i.HealthDescription)
 			}
 		}

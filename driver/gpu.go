@@ -32,9 +32,11 @@ const noShareNotice = "GPU: the job runs without a share of the memory: "
 // It runs at every start, because Nomad's agent loses a device's mounts on restart.
 func injectGPUShare(cfg *drivers.TaskConfig, engineName string) (notes []string, files gpuFiles, err error) {
 	// Env is not trusted: a job could name any host file to be mounted.
-	text, seated := cfg.DeviceEnv[handoff.Variable]
-	delete(cfg.DeviceEnv, handoff.Variable)
-	delete(cfg.Env, handoff.Variable)
+	s, seated, err := handoff.Take(cfg.DeviceEnv)
+	_, _, _ = handoff.Take(cfg.Env)
+	if cfg.Env == nil {
+		cfg.Env = make(map[string]string)
+	}
 	meta := readMeta(cfg.Env)
 	if !seated {
 		// Without handoff, the device plugin sets up the gate itself.
@@ -46,9 +48,16 @@ func injectGPUShare(cfg *drivers.TaskConfig, engineName string) (notes []string,
 	if _, byRuntime := cfg.DeviceEnv[visibleDevices]; byRuntime && engineName == engine.Exec {
 		notes = append(notes, `GPU: the exec engine has no NVIDIA runtime to provide the card; set inject = "devices" in the configuration of the plugin ebbtide-gpu`)
 	}
-	s, err := handoff.Decode(text)
 	if err != nil {
 		return append(notes, noShareNotice+err.Error()), gpuFiles{}, nil
+	}
+	// Nomad keeps the variables of the last device block only.
+	if _, byRuntime := cfg.DeviceEnv[visibleDevices]; byRuntime && len(s.Cards) > 0 {
+		cfg.DeviceEnv[visibleDevices] = strings.Join(s.Cards, ",")
+		cfg.Env[visibleDevices] = cfg.DeviceEnv[visibleDevices]
+	}
+	if s.Whole {
+		notes = append(notes, ignoredOptions(meta)...)
 	}
 	if err := checkMemory(meta, s); err != nil {
 		return nil, gpuFiles{}, err
@@ -65,16 +74,14 @@ func injectGPUShare(cfg *drivers.TaskConfig, engineName string) (notes []string,
 		}
 	}
 	mounts := s.Mounts()
-	if loader := s.Loader(); s.Shares() && canMount(cfg, engineName, loader) {
-		mounts = append(mounts, loader)
+	loader := s.Shares() && canMount(cfg, engineName, s.Loader())
+	if loader {
+		mounts = append(mounts, s.Loader())
 	}
 	for _, m := range mounts {
 		cfg.Mounts = append(cfg.Mounts, &drivers.MountConfig{TaskPath: m.Task, HostPath: m.Host, Readonly: true})
 	}
-	if cfg.Env == nil {
-		cfg.Env = make(map[string]string)
-	}
-	maps.Copy(cfg.Env, s.Environment(cfg.Env))
+	maps.Copy(cfg.Env, s.Environment(cfg.Env, loader))
 	if s.Reports != "" {
 		files.report = handoff.ReportPath(s.Reports, cfg.AllocID, cfg.Name)
 	}

@@ -46,7 +46,10 @@ func TestInjectGPUShare_loader(t *testing.T) {
 		_, _, err := injectGPUShare(cfg, engineName)
 		must.NoError(t, err)
 		last := cfg.Mounts[len(cfg.Mounts)-1]
-		return *last == drivers.MountConfig{TaskPath: "/etc/ld.so.preload", HostPath: theirs.Gate + "/ld.so.preload", Readonly: true}
+		_, set := cfg.Env[handoff.EnvPreload]
+		loader := *last == drivers.MountConfig{TaskPath: "/etc/ld.so.preload", HostPath: theirs.Gate + "/ld.so.preload", Readonly: true}
+		must.Eq(t, !loader, set, must.Sprint("LD_PRELOAD is set, the job's or the image's is replaced"))
+		return loader
 	}
 	must.False(t, mounted(engine.Exec, ""), must.Sprint("the plugin has none"))
 	must.NoError(t, handoff.WriteLoader(theirs.Gate))
@@ -88,6 +91,31 @@ func TestInjectGPUShare(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, []string{"GPU: memory cannot be parked on this node: the driver is of version 535.54; it must be 575.57 or later"}, notes)
 	must.Len(t, 2, cfg.Mounts, must.Sprint("it has its share all the same"))
+}
+
+// Of two device blocks Nomad keeps the last one's variables; a whole card needs no share.
+func TestInjectGPUShare_several(t *testing.T) {
+	one, two := ours, ours
+	one.Tasks, one.Cards, one.Seats = "/run/tasks", []string{"GPU-1"}, []string{"GPU-1/0"}
+	two.Tasks, two.Cards, two.Seats = "/run/tasks", []string{"GPU-2"}, []string{"GPU-2/3"}
+	cfg := seated(t, one, nil)
+	text, err := two.Encode()
+	must.NoError(t, err)
+	cfg.DeviceEnv[handoff.Variable+"_2"] = text
+	_, files, err := injectGPUShare(cfg, engine.Docker)
+	must.NoError(t, err)
+	must.Eq(t, []string{"GPU-1/0", "GPU-2/3"}, files.is.Seats)
+	must.Eq(t, "GPU-1,GPU-2", cfg.Env[visibleDevices])
+	must.Eq(t, map[string]string{visibleDevices: "GPU-1,GPU-2"}, cfg.DeviceEnv)
+
+	cfg = seated(t, handoff.Handoff{Whole: true, Tasks: "/run/tasks", Cards: []string{"GPU-1"}, Seats: []string{"GPU-1"}}, map[string]string{"NOMAD_META_ebbtide_gpu_memory": "7"})
+	notes, files, err := injectGPUShare(cfg, engine.Docker)
+	must.NoError(t, err)
+	must.Len(t, 1, notes)
+	must.StrContains(t, notes[0], "GPU: ignored: meta.ebbtide_gpu_memory")
+	must.Eq(t, []string{"GPU-1"}, files.is.Seats)
+	must.SliceEmpty(t, cfg.Mounts)
+	must.MapNotContainsKey(t, cfg.Env, handoff.EnvGate)
 }
 
 func TestInjectGPUShare_noShare(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -135,7 +136,9 @@ func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
 	config := map[string]string{
 		"library": quote(filepath.Join(dir, "libnvidia-ml.so.1")), "preload": quote(filepath.Join(dir, "libebbtide-cuda.so")),
 		"cuda_library": quote(filepath.Join(dir, "libcuda.so.1")), "state_dir": quote(filepath.Join(dir, "learned")),
-		"gate": quote(filepath.Join(dir, "gate")), "reserve_mib": strconv.Itoa(reserveMiB), "fingerprint_period": `"1s"`,
+		"parking":  "true",       // nothing was ever tested on the fake card's model
+		"division": `"adaptive"`, // a task alone sees the card, others make it smaller
+		"gate":     quote(filepath.Join(dir, "gate")), "reserve_mib": strconv.Itoa(reserveMiB), "fingerprint_period": `"1s"`,
 	}
 	for k, v := range opts.plugin {
 		config[k] = v
@@ -167,10 +170,11 @@ func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
 		if err != nil {
 			return err
 		}
-		if all := len(node.NodeResources.Devices); all != opts.cards {
+		cards := seatedCards(node)
+		if all := len(cards); all != opts.cards {
 			return fmt.Errorf("there are %d", all)
 		}
-		for _, d := range node.NodeResources.Devices {
+		for _, d := range cards {
 			must.Eq(t, "nvidia/share", d.Vendor+"/"+d.Type)
 			must.Eq(t, int64(opts.memory), *d.Attributes["memory"].IntVal)
 			must.Len(t, int(*d.Attributes["seats"].IntVal), d.Instances)
@@ -179,6 +183,11 @@ func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
 		return nil
 	})
 	return n
+}
+
+// seatedCards returns the node's cards with seats.
+func seatedCards(node *api.Node) []*api.NodeDeviceResource {
+	return slices.DeleteFunc(slices.Clone(node.NodeResources.Devices), func(d *api.NodeDeviceResource) bool { return d.Type != "share" })
 }
 
 // seat returns a job with a seat on the card, and a volume.
@@ -298,10 +307,11 @@ func (n gpuNode) statistics() (map[string]*api.StatObject, error) {
 	if err != nil {
 		return nil, err
 	}
-	if all := len(stats.DeviceStats); all != 1 {
+	cards := slices.DeleteFunc(stats.DeviceStats, func(d *api.DeviceGroupStats) bool { return d.Type != "share" })
+	if all := len(cards); all != 1 {
 		return nil, fmt.Errorf("there are statistics of %d cards", all)
 	}
-	for _, seat := range stats.DeviceStats[0].InstanceStats {
+	for _, seat := range cards[0].InstanceStats {
 		if total := *seat.Summary.IntDenominatorVal; total != cardMiB {
 			return nil, fmt.Errorf("the card has %d MiB", total)
 		}

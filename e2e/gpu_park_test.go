@@ -478,8 +478,9 @@ func (n gpuNode) attribute(t *testing.T, name string) string {
 	t.Helper()
 	node, err := n.agent.Node(t.Context())
 	must.NoError(t, err)
-	must.Len(t, 1, node.NodeResources.Devices)
-	a := node.NodeResources.Devices[0].Attributes[name]
+	cards := seatedCards(node)
+	must.Len(t, 1, cards)
+	a := cards[0].Attributes[name]
 	must.NotNil(t, a, must.Sprint(name))
 	return a.String()
 }
@@ -533,7 +534,7 @@ func (n gpuNode) health(t *testing.T, why string) {
 		if err != nil {
 			return err
 		}
-		for _, card := range node.NodeResources.Devices {
+		for _, card := range seatedCards(node) {
 			for _, s := range card.Instances {
 				if s.Healthy != (why == "") || s.HealthDescription != why {
 					return fmt.Errorf("seat %s: healthy %v, %q", s.ID, s.Healthy, s.HealthDescription)

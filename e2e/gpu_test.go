@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -40,6 +42,9 @@ func TestGPU(t *testing.T) {
 			testSeat(t, n)
 			testForged(t, n)
 			testCleared(t, n)
+		},
+		"seats": func(t *testing.T) {
+			testSeats(t, newGPUNode(t, card, "exec", gpuOptions{plugin: map[string]string{"division": `"seats"`}}))
 		},
 		"stock docker": func(t *testing.T) {
 			testShared(t, newGPUNode(t, card, "docker", gpuOptions{driver: "docker", plugin: map[string]string{"mounts": `"device"`}}))
@@ -113,6 +118,34 @@ func TestGPUSpread(t *testing.T) {
 	}
 }
 
+// TestGPUWhole: a job has both cards, as jobs for NVIDIA's own plugin ask for them; until its end
+// no other task has a seat.
+func TestGPUWhole(t *testing.T) {
+	t.Parallel()
+	n := newGPUNode(t, fakeCard(t), "exec", gpuOptions{cards: 2})
+	n.device = "nvidia/gpu"
+	both := n.seat("both", shell("env; echo that is all; sleep 1000"), nil)
+	both.tasks[0].body = strings.Replace(both.tasks[0].body, "count = 1", "count = 2", 1)
+	alloc := n.start(t, both)
+	out, err := n.agent.WaitLog(deadline(t, stepDeadline), alloc, "train", "stdout", "that is all")
+	must.NoError(t, err)
+	must.RegexMatch(t, regexp.MustCompile(`(?m)^NVIDIA_VISIBLE_DEVICES=GPU-[0-9a-f-]+,GPU-[0-9a-f-]+$`), out)
+	must.StrNotContains(t, out, "EBBTIDE_GATE")
+	n.health(t, "a container has the whole card")
+	n.device = "nvidia/share"
+	n.register(t, n.seat("seat", shell("sleep 1000"), nil))
+	eventually(t, "it is not placed", func() error {
+		evals, _, err := n.agent.API.Jobs().Evaluations("seat", nil)
+		if err == nil && !slices.ContainsFunc(evals, func(e *api.Evaluation) bool { return e.Status == "blocked" }) {
+			err = fmt.Errorf("its evaluations are %+v", evals)
+		}
+		return err
+	})
+	n.stop(t, "both")
+	_, err = n.agent.WaitRunning(deadline(t, startDeadline), "seat")
+	must.NoError(t, err)
+}
+
 // waitOffered waits until the scheduler knows up to how many containers the cards offer seats.
 // Nomad's client sends a change after five to ten seconds; until then jobs are placed by the last.
 func (n gpuNode) waitOffered(t *testing.T, containers int64) {
@@ -122,7 +155,7 @@ func (n gpuNode) waitOffered(t *testing.T, containers int64) {
 		if err != nil {
 			return err
 		}
-		for _, d := range node.NodeResources.Devices {
+		for _, d := range seatedCards(node) {
 			if got := *d.Attributes["offered"].IntVal; got != containers {
 				return fmt.Errorf("card %s offers seats up to %d containers", d.Name, got)
 			}
@@ -145,6 +178,28 @@ func testShared(t *testing.T, n gpuNode) {
 	n.end(t, "a", "b")
 	for _, alloc := range []*api.Allocation{a, b, c} {
 		n.succeeds(t, alloc)
+	}
+}
+
+// testSeats: by seats, a task sees a quarter of the card, alone and beside others.
+func testSeats(t *testing.T, n gpuNode) {
+	const quarter, wish = (cardMiB - reserveMiB) / 4, 500
+	alone := n.start(t, n.long("alone"))
+	n.shows(t, quarter, alone)
+	large := n.long("large")
+	large.tasks[0].meta = map[string]string{"ebbtide_gpu_memory": strconv.Itoa(wish)}
+	other := n.start(t, large)
+	n.shows(t, wish, other)
+	n.end(t, "large")
+	n.succeeds(t, other)
+	n.end(t, "alone")
+	n.succeeds(t, alone)
+	out, err := n.agent.Logs(deadline(t, stepDeadline), alone, "train", "stdout")
+	must.NoError(t, err)
+	sizes := regexp.MustCompile(`"memory": (\d+)`).FindAllStringSubmatch(out, -1)
+	must.SliceNotEmpty(t, sizes)
+	for _, size := range sizes {
+		must.Eq(t, strconv.Itoa(quarter*mib), size[1])
 	}
 }
 
@@ -178,7 +233,7 @@ func testSeat(t *testing.T, n gpuNode) {
 	out, err := n.agent.WaitLog(deadline(t, stepDeadline), alloc, "train", "stdout", "all is there")
 	must.NoError(t, err)
 	for _, want := range []string{
-		"NVIDIA_VISIBLE_DEVICES=GPU-", "LD_PRELOAD=/usr/lib/ebbtide/libebbtide-cuda.so:/opt/theirs.so\n", "EBBTIDE_GATE_WAIT_MS=3600000\n", "\nworkload\n",
+		"NVIDIA_VISIBLE_DEVICES=GPU-", "\nLD_PRELOAD=/opt/theirs.so\n", "EBBTIDE_GATE_WAIT_MS=3600000\n", "\nworkload\n",
 	} {
 		must.StrContains(t, out, want)
 	}
@@ -216,7 +271,7 @@ func testGPUPluginKilled(t *testing.T, n gpuNode) {
 
 // testSeatAfterAgent restarts a task after the agent, which has lost the device's mounts.
 func testSeatAfterAgent(t *testing.T, n gpuNode) {
-	alloc := n.start(t, n.seat("again", shell("test -S $EBBTIDE_GATE && test -f $LD_PRELOAD && test -f /opt/fake/workload && echo all is there; sleep 600"), nil))
+	alloc := n.start(t, n.seat("again", shell("test -S $EBBTIDE_GATE && test -f /usr/lib/ebbtide/libebbtide-cuda.so && test -f /opt/fake/workload && echo all is there; sleep 600"), nil))
 	_, err := n.agent.WaitLog(deadline(t, stepDeadline), alloc, "train", "stdout", "all is there\n")
 	must.NoError(t, err)
 	must.NoError(t, n.agent.Kill(deadline(t, stepDeadline)))

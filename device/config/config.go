@@ -17,6 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/fairshare"
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/handoff"
+	"github.com/ebbtide/ebbtide/device/shares"
 	"github.com/ebbtide/ebbtide/internal/metricsserver"
 )
 
@@ -46,6 +47,14 @@ const (
 	OverAuto = "auto"
 )
 
+// Whether containers may be parked.
+const (
+	// ParkingAuto: where the tests of a real card have passed (package tested).
+	ParkingAuto = "auto"
+	ParkingOn   = "true"
+	ParkingOff  = "false"
+)
+
 // Config holds the options as written: durations are text.
 type Config struct {
 	Enabled  bool     `codec:"enabled"`
@@ -63,7 +72,7 @@ type Config struct {
 	Division string   `codec:"division"`
 	MaxWait  string   `codec:"max_wait"`
 	Over     string   `codec:"over_share"`
-	Parking  bool     `codec:"parking"`
+	Parking  string   `codec:"parking"`
 	CUDA     string   `codec:"cuda_library"`
 	Turn     string   `codec:"turn"`
 	Idle     string   `codec:"idle"`
@@ -92,10 +101,10 @@ func Spec() *hclspec.Spec {
 		"preload":            option("preload", "string", `"/usr/lib/ebbtide/libebbtide-cuda.so"`),
 		"gate":               option("gate", "string", `"/run/ebbtide/gate"`),
 		"reserve_mib":        option("reserve_mib", "number", "512"),
-		"division":           option("division", "string", `"adaptive"`),
+		"division":           option("division", "string", `"seats"`),
 		"max_wait":           option("max_wait", "string", `"1h"`),
 		"over_share":         option("over_share", "string", `"auto"`),
-		"parking":            option("parking", "bool", "true"),
+		"parking":            option("parking", "string", `"auto"`),
 		"cuda_library":       option("cuda_library", "string", `""`),
 		"turn":               option("turn", "string", `"1m"`),
 		"idle":               option("idle", "string", `"30s"`),
@@ -125,7 +134,7 @@ type Settings struct {
 	Division string
 	MaxWait  time.Duration
 	Over     string
-	Parking  bool
+	Parking  string
 	// CUDA is the path of libcuda.so.1; "" is the system's.
 	CUDA string
 	// Turn is how long a container keeps its memory while others wait for it; Idle, the time
@@ -143,9 +152,9 @@ type Settings struct {
 	Metrics metricsserver.Address
 }
 
-// Divisions returns the modes of division (device/fairshare).
+// Divisions returns the modes of division, the default first (device/shares, device/fairshare).
 func Divisions() []string {
-	return []string{string(fairshare.Adaptive), string(fairshare.Static), string(fairshare.WholeCard)}
+	return []string{string(shares.Seats), string(fairshare.Adaptive), string(fairshare.Static), string(fairshare.WholeCard)}
 }
 
 // adaptiveFairShare is the preset of the paper: adaptive shares, and an execution plan.
@@ -204,12 +213,16 @@ func (c Config) Validate() (*Settings, error) {
 	oneOf("mounts", c.Mounts, MountsDriver, MountsDevice)
 	oneOf("division", c.Division, Divisions()...)
 	oneOf("over_share", c.Over, OverAuto, OverWait, OverDeny)
+	oneOf("parking", c.Parking, ParkingAuto, ParkingOn, ParkingOff)
 	switch c.Preset {
 	case "":
 	case adaptiveFairShare:
 		s.Division, s.Adapting, s.Planning = string(fairshare.Adaptive), true, true
 	default:
 		bad("preset: must be %s or empty, got %q", adaptiveFairShare, c.Preset)
+	}
+	if s.Adapting && s.Division != string(fairshare.Adaptive) {
+		bad("adapting: needs division = %q, got %q", fairshare.Adaptive, c.Division)
 	}
 	if !filepath.IsAbs(c.Preload) {
 		bad("preload: must be the absolute path of libebbtide-cuda.so, got %q", c.Preload)

@@ -16,7 +16,7 @@ import (
 func valid() Config {
 	return Config{
 		Enabled: true, Seats: 4, Period: "30s", Inject: InjectRuntime, Mounts: MountsDriver, Preload: "/usr/lib/ebbtide/libebbtide-cuda.so", Gate: "/run/ebbtide/gate",
-		Reserve: 512, Division: "adaptive", MaxWait: "1h", Over: OverAuto, Parking: true, Turn: "1m", Idle: "30s", Planning: true, StateDir: "/var/lib/ebbtide/gpu",
+		Reserve: 512, Division: "adaptive", MaxWait: "1h", Over: OverAuto, Parking: ParkingAuto, Turn: "1m", Idle: "30s", Planning: true, StateDir: "/var/lib/ebbtide/gpu",
 	}
 }
 
@@ -36,7 +36,7 @@ func TestConfig_Validate(t *testing.T) {
 		`mounts: must be one of driver, device, got "docker"`:                                        func(c *Config) { c.Mounts = "docker" },
 		`max_wait: must be a duration like 1h, got "long"`:                                           func(c *Config) { c.MaxWait = "long" },
 		"max_wait: must be a duration from 1s to 24h, got 24h0m1s":                                   func(c *Config) { c.MaxWait = "86401s" },
-		`division: must be one of adaptive, static, whole-card, got "fair"`:                          func(c *Config) { c.Division = "fair" },
+		`division: must be one of seats, adaptive, static, whole-card, got "fair"`:                   func(c *Config) { c.Division = "fair" },
 		`library: must be the absolute path of libnvidia-ml.so.1, or empty, got "libnvidia-ml.so.1"`: func(c *Config) { c.Library = "libnvidia-ml.so.1" },
 		`preload: must be the absolute path of libebbtide-cuda.so, got "lib.so"`:                     func(c *Config) { c.Preload = "lib.so" },
 		"gate: must be the absolute path of a directory, of at most 97 bytes":                        func(c *Config) { c.Gate = "/" + strings.Repeat("x", 97) },

@@ -10,18 +10,21 @@
 package handoff
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// Variable is the environment variable that carries a Handoff. The driver removes it from the
-// task's environment.
+// Variable begins the names of the environment variables that carry Handoffs, one for each device
+// block of the task. The driver removes them from the task's environment.
 const Variable = "EBBTIDE_GPU_HANDOFF"
 
 // Paths in the container.
@@ -59,6 +62,8 @@ type Handoff struct {
 	Tasks string   `json:"tasks,omitempty"`
 	Cards []string `json:"cards,omitempty"`
 	Seats []string `json:"seats,omitempty"`
+	// Whole: the container has its cards alone, and needs no share.
+	Whole bool `json:"whole,omitempty"`
 	// Notice is why the container has no memory share; "" = it has one.
 	Notice string `json:"notice,omitempty"`
 	// Unparked is why this node cannot park containers; "" = it can, or parking is off.
@@ -77,7 +82,42 @@ func (h Handoff) Encode() (string, error) {
 	return string(data), err
 }
 
-// Decode parses the value of Variable. It ignores unknown fields: during an upgrade plugin and
+// Take removes the variables from a task's environment, and returns their values merged: the cards
+// are all that the task has. The error is that of the first value that is invalid.
+func Take(env map[string]string) (h Handoff, given bool, err error) {
+	first := true
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if !strings.HasPrefix(name, Variable) {
+			continue
+		}
+		next, bad := Decode(env[name])
+		delete(env, name)
+		given = true
+		switch {
+		case bad != nil:
+			err = cmp.Or(err, bad)
+		case first:
+			h, first = next, false
+		default:
+			h = h.with(next)
+		}
+	}
+	return h, given, err
+}
+
+// with adds another handoff of the same task. Cards that are shared decide how it runs.
+func (h Handoff) with(other Handoff) Handoff {
+	if !h.Shares() && other.Shares() {
+		h, other = other, h
+	}
+	h.MemoryMiB = max(h.MemoryMiB, other.MemoryMiB)
+	h.Cards, h.Seats = append(h.Cards, other.Cards...), append(h.Seats, other.Seats...)
+	h.Whole = h.Whole && other.Whole
+	h.Notice, h.Unparked = cmp.Or(h.Notice, other.Notice), cmp.Or(h.Unparked, other.Unparked)
+	return h
+}
+
+// Decode parses the value of a Variable. It ignores unknown fields: during an upgrade plugin and
 // driver may differ in version.
 func Decode(text string) (Handoff, error) {
 	var h Handoff
@@ -108,7 +148,7 @@ func (h Handoff) validate() error {
 	switch {
 	case (h.Preload == "") != (h.Gate == ""):
 		errs = append(errs, fmt.Errorf("preload, gate: must be set together, got %q and %q", h.Preload, h.Gate))
-	case h.Preload == "" && h.Notice == "":
+	case h.Preload == "" && h.Notice == "" && !h.Whole:
 		errs = append(errs, errors.New("notice: must say why there is neither preload nor gate, got none"))
 	}
 	return errors.Join(errs...)
@@ -140,16 +180,20 @@ func WriteLoader(gate string) error {
 	return nil
 }
 
-// Environment returns the variables to add to the container's environment. The library precedes
-// those that the job preloads. The job may set EnvWaitMS itself.
-func (h Handoff) Environment(there map[string]string) map[string]string {
+// Environment returns the variables to add to the container's environment. With Loader mounted,
+// EnvPreload stays the job's or the image's; else the library precedes those that the job preloads.
+// The job may set EnvWaitMS itself.
+func (h Handoff) Environment(there map[string]string, loader bool) map[string]string {
 	if !h.Shares() {
 		return nil
 	}
-	env := map[string]string{EnvPreload: TaskPreload, EnvGate: path.Join(TaskGate, Socket)}
-	// The loader accepts colons and spaces as separators.
-	if own := strings.Trim(there[EnvPreload], ": "); own != "" {
-		env[EnvPreload] += ":" + own
+	env := map[string]string{EnvGate: path.Join(TaskGate, Socket)}
+	if !loader {
+		env[EnvPreload] = TaskPreload
+		// The loader accepts colons and spaces as separators.
+		if own := strings.Trim(there[EnvPreload], ": "); own != "" {
+			env[EnvPreload] += ":" + own
+		}
 	}
 	if there[EnvWaitMS] == "" && h.WaitMS > 0 {
 		env[EnvWaitMS] = strconv.FormatInt(h.WaitMS, 10)

@@ -66,13 +66,14 @@ func TestEnvironment(t *testing.T) {
 	must.Eq(t, []Mount{{"/opt/lib.so", "/usr/lib/ebbtide/libebbtide-cuda.so"}, {"/run/gate", "/run/ebbtide"}}, s.Mounts())
 	must.Eq(t, map[string]string{
 		"LD_PRELOAD": "/usr/lib/ebbtide/libebbtide-cuda.so", "EBBTIDE_GATE": "/run/ebbtide/gate.sock", "EBBTIDE_GATE_WAIT_MS": "3600000",
-	}, s.Environment(nil))
+	}, s.Environment(nil, false))
 	must.Eq(t, map[string]string{
 		"LD_PRELOAD": "/usr/lib/ebbtide/libebbtide-cuda.so:/x.so /y.so", "EBBTIDE_GATE": "/run/ebbtide/gate.sock",
-	}, s.Environment(map[string]string{"LD_PRELOAD": " /x.so /y.so:", "EBBTIDE_GATE_WAIT_MS": "5"}))
+	}, s.Environment(map[string]string{"LD_PRELOAD": " /x.so /y.so:", "EBBTIDE_GATE_WAIT_MS": "5"}, false))
+	must.Eq(t, map[string]string{"EBBTIDE_GATE": "/run/ebbtide/gate.sock"}, s.Environment(map[string]string{"LD_PRELOAD": "/x.so", "EBBTIDE_GATE_WAIT_MS": "5"}, true))
 	s = Handoff{Notice: "no"}
 	must.SliceEmpty(t, s.Mounts())
-	must.MapEmpty(t, s.Environment(map[string]string{"LD_PRELOAD": "/x.so"}))
+	must.MapEmpty(t, s.Environment(map[string]string{"LD_PRELOAD": "/x.so"}, false))
 }
 
 func object(t *testing.T, kind elf.Type, machine elf.Machine) string {
@@ -121,4 +122,31 @@ func TestCheck(t *testing.T) {
 	must.NoError(t, err)
 	defer l.Close()
 	must.NoError(t, Check(lib, dir))
+}
+
+// A task with several device blocks has a variable for each.
+func TestTake(t *testing.T) {
+	text := func(h Handoff) string {
+		text, err := h.Encode()
+		must.NoError(t, err)
+		return text
+	}
+	seat := full()
+	seat.Cards, seat.Seats, seat.MemoryMiB = []string{"GPU-2"}, []string{"GPU-2/0"}, 1000
+	card := Handoff{Whole: true, Tasks: seat.Tasks, Cards: []string{"GPU-1"}, Seats: []string{"GPU-1"}, MemoryMiB: 2000}
+	env := map[string]string{Variable + "_1": text(card), Variable + "_2": text(seat), "PATH": "/bin"}
+	got, given, err := Take(env)
+	must.NoError(t, err)
+	must.True(t, given)
+	want := seat
+	want.Cards, want.Seats, want.MemoryMiB = []string{"GPU-2", "GPU-1"}, []string{"GPU-2/0", "GPU-1"}, 2000
+	must.Eq(t, want, got)
+	must.Eq(t, map[string]string{"PATH": "/bin"}, env)
+
+	_, given, err = Take(env)
+	must.NoError(t, err)
+	must.False(t, given)
+	_, given, err = Take(map[string]string{Variable: text(seat), Variable + "_2": "{"})
+	must.True(t, given)
+	must.ErrorContains(t, err, "reading "+Variable)
 }

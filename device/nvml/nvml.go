@@ -34,18 +34,22 @@ type Card struct {
 	Reserved uint64
 	// Unhealthy is why nothing may run on it, or "".
 	Unhealthy string
+	// What NVIDIA's own device plugin tells Nomad, too; nil or "": unknown.
+	PowerW, BAR1MiB, CoresClockMHz, MemoryClockMHz *int64
+	PCIeMBps                                       *int64 // MB/s, of all lanes
+	Display, Persistence                           string // "Enabled", "Disabled"
 }
 
 // Usage is the current usage of a card.
 type Usage struct {
-	Time           time.Time
-	Used, Free     uint64  // memory, in bytes
-	Busy           float64 // fraction of the last sample period with a kernel running
-	MemoryBusy     float64 // the same for memory being read or written
-	TemperatureC   float64
-	PowerW         float64
-	Processes      []Process
-	ProcessesKnown bool
+	Time       time.Time
+	Used, Free uint64 // memory, in bytes
+	// Percent of the last sample period: with a kernel running, with memory being read or written,
+	// with the encoder or decoder used. These and the next are nil if unknown.
+	GPU, Memory, Encoder, Decoder *int64
+	TemperatureC, PowerW, BAR1MiB *int64
+	Processes                     []Process
+	ProcessesKnown                bool
 }
 
 // Process is a process on a card.
@@ -198,6 +202,7 @@ func (l *Library) card(dev nvml.Device) (c Card, ok bool) {
 		current, _, ret := dev.GetMigMode()
 		c.MIG = ret == nvml.SUCCESS && current == nvml.DEVICE_MIG_ENABLE
 	}
+	l.describe(&c, dev)
 	l.listen(c.UUID, dev)
 	if c.Unhealthy == "" {
 		c.Unhealthy = l.memoryFault(dev)
@@ -206,6 +211,66 @@ func (l *Library) card(dev nvml.Device) (c Card, ok bool) {
 		c.Unhealthy = l.fault(c.UUID, dev)
 	}
 	return c, true
+}
+
+// known returns what a function of the library reports; nil if it lacks the function or cannot tell.
+func known[T any](l *Library, function string, read func() (T, nvml.Return)) *T {
+	if !l.hasFunction(function) {
+		return nil
+	}
+	v, ret := read()
+	if ret != nvml.SUCCESS {
+		return nil
+	}
+	return &v
+}
+
+// number converts a value into a larger unit.
+func number[T int | uint32 | uint64](v *T, unit T) *int64 {
+	if v == nil {
+		return nil
+	}
+	n := int64(*v / unit)
+	return &n
+}
+
+func withoutPeriod(read func() (uint32, uint32, nvml.Return)) func() (uint32, nvml.Return) {
+	return func() (uint32, nvml.Return) {
+		v, _, ret := read()
+		return v, ret
+	}
+}
+
+// lane is what a PCIe lane carries, in MB/s, by generation.
+var lane = map[int]int{1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}
+
+// describe reads what only informs.
+func (l *Library) describe(c *Card, dev nvml.Device) {
+	c.PowerW = number(known(l, "nvmlDeviceGetPowerManagementLimit", dev.GetPowerManagementLimit), 1000)
+	if bar1 := known(l, "nvmlDeviceGetBAR1MemoryInfo", dev.GetBAR1MemoryInfo); bar1 != nil {
+		c.BAR1MiB = number(&bar1.Bar1Total, MiB)
+	}
+	clock := func(of nvml.ClockType) *int64 {
+		return number(known(l, "nvmlDeviceGetMaxClockInfo", func() (uint32, nvml.Return) { return dev.GetMaxClockInfo(of) }), 1)
+	}
+	c.CoresClockMHz, c.MemoryClockMHz = clock(nvml.CLOCK_SM), clock(nvml.CLOCK_MEM)
+	generation := known(l, "nvmlDeviceGetMaxPcieLinkGeneration", dev.GetMaxPcieLinkGeneration)
+	width := known(l, "nvmlDeviceGetMaxPcieLinkWidth", dev.GetMaxPcieLinkWidth)
+	if generation != nil && width != nil && lane[*generation] > 0 {
+		all := *width * lane[*generation]
+		c.PCIeMBps = number(&all, 1)
+	}
+	state := func(s *nvml.EnableState) string {
+		switch {
+		case s == nil:
+			return ""
+		case *s == nvml.FEATURE_ENABLED:
+			return "Enabled"
+		}
+		return "Disabled"
+	}
+	c.Display = state(known(l, "nvmlDeviceGetDisplayMode", dev.GetDisplayMode))
+	c.Persistence = state(known(l, "nvmlDeviceGetPersistenceMode", dev.GetPersistenceMode))
 }
 
 // memoryFault returns which memory the card reports as broken. An uncorrectable ECC error ends
@@ -264,20 +329,15 @@ func (l *Library) Usage(uuid string) (Usage, error) {
 		return u, err
 	}
 	u.Used, u.Free = memory.Used, memory.Free
-	if l.hasFunction("nvmlDeviceGetUtilizationRates") {
-		if rates, ret := dev.GetUtilizationRates(); ret == nvml.SUCCESS {
-			u.Busy, u.MemoryBusy = float64(rates.Gpu)/100, float64(rates.Memory)/100
-		}
+	if rates := known(l, "nvmlDeviceGetUtilizationRates", dev.GetUtilizationRates); rates != nil {
+		u.GPU, u.Memory = number(&rates.Gpu, 1), number(&rates.Memory, 1)
 	}
-	if l.hasFunction("nvmlDeviceGetTemperature") {
-		if c, ret := dev.GetTemperature(nvml.TEMPERATURE_GPU); ret == nvml.SUCCESS {
-			u.TemperatureC = float64(c)
-		}
-	}
-	if l.hasFunction("nvmlDeviceGetPowerUsage") {
-		if mw, ret := dev.GetPowerUsage(); ret == nvml.SUCCESS {
-			u.PowerW = float64(mw) / 1000
-		}
+	u.Encoder = number(known(l, "nvmlDeviceGetEncoderUtilization", withoutPeriod(dev.GetEncoderUtilization)), 1)
+	u.Decoder = number(known(l, "nvmlDeviceGetDecoderUtilization", withoutPeriod(dev.GetDecoderUtilization)), 1)
+	u.TemperatureC = number(known(l, "nvmlDeviceGetTemperature", func() (uint32, nvml.Return) { return dev.GetTemperature(nvml.TEMPERATURE_GPU) }), 1)
+	u.PowerW = number(known(l, "nvmlDeviceGetPowerUsage", dev.GetPowerUsage), 1000)
+	if bar1 := known(l, "nvmlDeviceGetBAR1MemoryInfo", dev.GetBAR1MemoryInfo); bar1 != nil {
+		u.BAR1MiB = number(&bar1.Bar1Used, MiB)
 	}
 	if !l.hasFunction("nvmlDeviceGetComputeRunningProcesses") {
 		return u, nil

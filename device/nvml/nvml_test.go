@@ -45,6 +45,19 @@ func old(unknown string, change ...func(*mock.Device)) *Library {
 			GetUtilizationRatesFunc:          func() (nvml.Utilization, nvml.Return) { return nvml.Utilization{Gpu: 50, Memory: 10}, nvml.SUCCESS },
 			GetTemperatureFunc:               func(nvml.TemperatureSensors) (uint32, nvml.Return) { return 40, nvml.SUCCESS },
 			GetPowerUsageFunc:                func() (uint32, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED },
+			GetPowerManagementLimitFunc:      func() (uint32, nvml.Return) { return 700_000, nvml.SUCCESS },
+			GetBAR1MemoryInfoFunc: func() (nvml.BAR1Memory, nvml.Return) {
+				return nvml.BAR1Memory{Bar1Total: 64 * MiB, Bar1Used: 3 * MiB}, nvml.SUCCESS
+			},
+			GetMaxClockInfoFunc: func(of nvml.ClockType) (uint32, nvml.Return) {
+				return map[nvml.ClockType]uint32{nvml.CLOCK_SM: 1980, nvml.CLOCK_MEM: 3201}[of], nvml.SUCCESS
+			},
+			GetMaxPcieLinkGenerationFunc: func() (int, nvml.Return) { return 5, nvml.SUCCESS },
+			GetMaxPcieLinkWidthFunc:      func() (int, nvml.Return) { return 16, nvml.SUCCESS },
+			GetDisplayModeFunc:           func() (nvml.EnableState, nvml.Return) { return nvml.FEATURE_DISABLED, nvml.SUCCESS },
+			GetPersistenceModeFunc:       func() (nvml.EnableState, nvml.Return) { return nvml.FEATURE_ENABLED, nvml.SUCCESS },
+			GetEncoderUtilizationFunc:    func() (uint32, uint32, nvml.Return) { return 7, 1000, nvml.SUCCESS },
+			GetDecoderUtilizationFunc:    func() (uint32, uint32, nvml.Return) { return 0, 0, nvml.ERROR_NOT_SUPPORTED },
 			GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) {
 				return []nvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 5 * MiB}, {Pid: 8, UsedGpuMemory: ^uint64(0)}}, nvml.SUCCESS
 			},
@@ -145,10 +158,14 @@ func TestCards(t *testing.T) {
 	l := machine()
 	cards, err := l.Cards()
 	must.NoError(t, err)
-	must.Eq(t, []Card{
-		{UUID: "GPU-1", Name: "NVIDIA H200", PCIBusID: "0000:01:00.0", Driver: "570.1", ComputeMode: "default", Memory: 100 * MiB, Reserved: 6 * MiB},
-		{UUID: "GPU-2", Name: "NVIDIA H200", PCIBusID: "0000:02:00.0", Minor: 1, Driver: "570.1", ComputeMode: "default", Memory: 100 * MiB, Reserved: 6 * MiB},
-	}, cards)
+	card := Card{
+		UUID: "GPU-1", Name: "NVIDIA H200", PCIBusID: "0000:01:00.0", Driver: "570.1", ComputeMode: "default", Memory: 100 * MiB, Reserved: 6 * MiB,
+		PowerW: new(int64(700)), BAR1MiB: new(int64(64)), CoresClockMHz: new(int64(1980)), MemoryClockMHz: new(int64(3201)), PCIeMBps: new(int64(63008)),
+		Display: "Disabled", Persistence: "Enabled",
+	}
+	second := card
+	second.UUID, second.PCIBusID, second.Minor = "GPU-2", "0000:02:00.0", 1
+	must.Eq(t, []Card{card, second}, cards)
 	must.NoError(t, l.Close())
 	must.NoError(t, l.Close())
 
@@ -190,7 +207,7 @@ func TestUsage(t *testing.T) {
 	u, err := l.Usage("GPU-2")
 	must.NoError(t, err)
 	must.Eq(t, Usage{
-		Time: u.Time, Used: 30 * MiB, Free: 70 * MiB, Busy: 0.5, MemoryBusy: 0.1, TemperatureC: 40,
+		Time: u.Time, Used: 30 * MiB, Free: 70 * MiB, GPU: new(int64(50)), Memory: new(int64(10)), Encoder: new(int64(7)), TemperatureC: new(int64(40)), BAR1MiB: new(int64(3)),
 		Processes: []Process{{PID: 7, Used: 5 * MiB}, {PID: 8}}, ProcessesKnown: true,
 	}, u)
 	_, err = l.Usage("GPU-3")

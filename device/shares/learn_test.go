@@ -198,7 +198,7 @@ func TestShares_adapts(t *testing.T) {
 		p.measured("big", "ann", 800, 300, 100, 2)
 		p.measured("small", "bob", 100, 50, 100, 2)
 		open := func() *Shares {
-			s := New(fairshare.Adaptive, log)
+			s := New(fairshare.Adaptive, 4, log)
 			s.Add(card, 1200*mib)
 			s.Use(g)
 			must.NoError(t, s.Learn(p))
@@ -261,7 +261,7 @@ func TestShares_adapts(t *testing.T) {
 func TestShares_slow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &figures{limits: make(map[ledger.ContainerID]uint64), usage: make(map[ledger.ContainerID]gate.Usage)}
-		s := New(fairshare.Adaptive, hclog.NewNullLogger())
+		s := New(fairshare.Adaptive, 4, hclog.NewNullLogger())
 		s.Add(card, 1200*mib)
 		s.Use(g)
 		p := &measures{}
@@ -317,7 +317,7 @@ func TestShares_together(t *testing.T) {
 	store, err := profile.Open(dir, func(err error) { t.Error(err) })
 	must.NoError(t, err)
 	g := &figures{limits: make(map[ledger.ContainerID]uint64), usage: make(map[ledger.ContainerID]gate.Usage)}
-	s := New(fairshare.Adaptive, hclog.NewNullLogger())
+	s := New(fairshare.Adaptive, 4, hclog.NewNullLogger())
 	s.Add(card, 1200*mib)
 	s.Use(g)
 	must.NoError(t, s.Learn(store))

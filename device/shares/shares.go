@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package shares divides the memory of each card among its containers: whenever one comes or
-// goes, it recomputes the shares (package fairshare) and updates the gate. docs/gpu.md lists the
+// Package shares divides the memory of each card among its containers: by seats, which never
+// changes a share; or by package fairshare, anew whenever one comes or goes. docs/gpu.md lists the
 // keys of a job's meta.
 package shares
 
@@ -34,6 +34,10 @@ const (
 
 const mib = 1 << 20
 
+// Seats divides a card by its seats: each container gets one seat's part, or its task's cap. What a
+// program has read at its start stays true.
+const Seats fairshare.Mode = "seats"
+
 // Gate takes the shares (gate.Gate).
 type Gate interface {
 	SetLimit(ledger.ContainerID, ledger.CardID, uint64) error
@@ -42,8 +46,9 @@ type Gate interface {
 
 // Shares divides cards. It implements gate.Shares, and is safe for concurrent use.
 type Shares struct {
-	mode fairshare.Mode
-	log  hclog.Logger
+	mode  fairshare.Mode
+	seats int // of a card
+	log   hclog.Logger
 
 	mu         sync.Mutex
 	cards      map[ledger.CardID]uint64 // bytes that may be granted
@@ -64,12 +69,13 @@ type member struct {
 	capMiB   *int
 	priority int
 	since    time.Time
+	share    uint64 // bytes, by seats; 0: not decided
 }
 
-// New returns Shares without cards.
-func New(mode fairshare.Mode, log hclog.Logger) *Shares {
+// New returns Shares without cards, which have that many seats.
+func New(mode fairshare.Mode, seats int, log hclog.Logger) *Shares {
 	return &Shares{
-		mode: mode, cards: make(map[ledger.CardID]uint64), log: log, members: make(map[ledger.CardID]map[ledger.ContainerID]member),
+		mode: mode, seats: seats, cards: make(map[ledger.CardID]uint64), log: log, members: make(map[ledger.CardID]map[ledger.ContainerID]member),
 		learned: learned{All: fairshare.Coefficients{Scheme: fairshare.CountOnly}, Groups: make(map[string]groupCoefficients)},
 		window:  newWindow(),
 	}
@@ -106,7 +112,7 @@ func (s *Shares) Join(c identify.Container, card ledger.CardID) (gate.Share, err
 	}
 	id := ledger.ContainerID(c.ID)
 	if old, ok := s.members[card][id]; ok {
-		m.since = old.since
+		m.since, m.share = old.since, old.share
 	}
 	s.members[card][id] = m
 	s.window.members[id] = m
@@ -176,6 +182,9 @@ func readMeta(c identify.Container) (member, error) {
 // divide recomputes the shares of a card and updates the gate, except for the container asks,
 // whose share it returns.
 func (s *Shares) divide(card ledger.CardID, asks ledger.ContainerID) (limit uint64, err error) {
+	if s.mode == Seats {
+		return s.bySeat(card, asks), nil
+	}
 	in := s.snapshot(card)
 	if err := in.Validate(); err != nil {
 		return 0, fmt.Errorf("dividing card %s: %w", card, err)
@@ -194,6 +203,25 @@ func (s *Shares) divide(card ledger.CardID, asks ledger.ContainerID) (limit uint
 		s.log.Debug("share", "card", card, "container", id, "mib", share.ShareMiB, "why", share.Why)
 	}
 	return limit, errors.Join(errs...)
+}
+
+// bySeat decides a container's share once. A cap above a seat's part gets what the others' shares
+// leave, and that part at least.
+func (s *Shares) bySeat(card ledger.CardID, asks ledger.ContainerID) uint64 {
+	m, asked := s.members[card][asks]
+	if !asked || m.share > 0 {
+		return m.share
+	}
+	part, left := s.cards[card]/uint64(s.seats), s.cards[card]
+	for _, other := range s.members[card] {
+		left -= min(left, other.share)
+	}
+	m.share = part
+	if m.capMiB != nil {
+		m.share = min(uint64(*m.capMiB)*mib, max(part, left))
+	}
+	s.members[card][asks] = m
+	return m.share
 }
 
 func (s *Shares) snapshot(card ledger.CardID) fairshare.Input {

@@ -42,7 +42,7 @@ func (b *books) Stats() (all []gate.Status) {
 
 func newShares(mode fairshare.Mode) (*Shares, *books) {
 	b := &books{limits: make(map[ledger.ContainerID]uint64), held: make(map[ledger.ContainerID]uint64)}
-	s := New(mode, hclog.NewNullLogger())
+	s := New(mode, 4, hclog.NewNullLogger())
 	s.Add(card, 1200*mib)
 	s.Use(b)
 	return s, b
@@ -112,4 +112,25 @@ func TestShares_wholeCard(t *testing.T) {
 	share, err = s.Join(container("b", "mlp", nil), card)
 	must.NoError(t, err)
 	must.Eq(t, 0, share.Limit)
+}
+
+// By seats the first container does not take the card, and no share changes.
+func TestShares_seats(t *testing.T) {
+	s, b := newShares(Seats)
+	join := func(id, memory string) uint64 {
+		t.Helper()
+		share, err := s.Join(container(id, id, map[string]string{metaMemory: memory}), card)
+		must.NoError(t, err)
+		return share.Limit / mib
+	}
+	must.Eq(t, 300, join("alone", ""))
+	b.held["alone"] = 1000 // borrowed
+	must.Eq(t, 300, join("second", ""))
+	must.Eq(t, 500, join("large", "500"))
+	must.Eq(t, 100, join("small", "100"))
+	must.Eq(t, 300, join("too-large", "1200"), must.Sprint("a seat's part, as the others leave nothing"))
+	must.Eq(t, 500, join("large", "500"), must.Sprint("its second process"))
+	s.Leave(container("second", "second", nil))
+	must.MapEmpty(t, b.limits)
+	must.Eq(t, 300, join("next", ""))
 }

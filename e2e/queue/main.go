@@ -267,7 +267,7 @@ func card(ctx context.Context, h *harness.Harness, c *harness.AgentConfig, seats
 	}
 	c.Plugins = map[string]string{"ebbtide-gpu": plugin}
 	c.Env = []string{"EBBTIDE_FAKE_GPU=" + state}
-	c.HCL = fmt.Sprintf("plugin \"ebbtide-gpu\" {\n config {\n  library = %q\n  preload = %q\n  cuda_library = %q\n  state_dir = %q\n  gate = %q\n  fingerprint_period = \"1s\"\n  seats_per_gpu = %d\n }\n}\n",
+	c.HCL = fmt.Sprintf("plugin \"ebbtide-gpu\" {\n config {\n  library = %q\n  preload = %q\n  cuda_library = %q\n  state_dir = %q\n  gate = %q\n  fingerprint_period = \"1s\"\n  parking = true\n  seats_per_gpu = %d\n }\n}\n",
 		filepath.Join(libraries, "libnvidia-ml.so.1"), filepath.Join(libraries, "libebbtide-cuda.so"), filepath.Join(libraries, "libcuda.so.1"), filepath.Join(own, "learned"), filepath.Join(own, "gate"), seats)
 	return nil
 }
