@@ -30,17 +30,17 @@ var budgets = map[string]int{
 	"docs/shim.md":          2585,
 	"docs/jobs.md":          1665,
 	"docs/reference.md":     5770,
-	"docs/gpu.md":           2755,
+	"docs/gpu.md":           2830,
 	"docs/gpu-internals.md": 1310,
 	"docs/queue.md":         1525,
 	"docs/sim.md":           845,
-	"docs/evaluation.md":    3450,
+	"docs/evaluation.md":    3455,
 	"docs/dependencies.md":  1095,
 	"docs/metrics.md":       1610,
 }
 
 // inAll is the most words of all of docs.
-const inAll = 28575
+const inAll = 28675
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {

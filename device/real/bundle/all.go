@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -165,6 +166,17 @@ func (r *runner) tests(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
+// telling are the tests that decide whether a card can be shared and parked, first to last. A card
+// may be had for minutes only.
+var telling = []string{"TestFingerprint", "TestPlugin", "TestHooks", "TestResolve", "TestLedger", "TestPause", "TestPark", "TestRestore", "TestParkTraining", "TestPyTorch", "TestTwenty"}
+
+func rank(name string) int {
+	if i := slices.Index(telling, name); i >= 0 {
+		return i
+	}
+	return len(telling)
+}
+
 func (r *runner) list(ctx context.Context) (all []test, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -183,8 +195,10 @@ func (r *runner) list(ctx context.Context) (all []test, err error) {
 	} else {
 		hooks.skip = "ldconfig lists no libcuda.so.1 to check"
 	}
+	all = append(all, hooks)
+	slices.SortStableFunc(all, func(a, b test) int { return cmp.Compare(rank(a.name), rank(b.name)) })
 	var chosen []test
-	for _, t := range append(all, hooks) {
+	for _, t := range all {
 		if r.match.MatchString(t.name) {
 			chosen = append(chosen, t)
 		}
