@@ -87,7 +87,7 @@ func injectGPUShare(cfg *drivers.TaskConfig, engineName string) (notes []string,
 	}
 	if s.Tasks != "" {
 		files.identity = handoff.IdentityPath(s.Tasks, cfg.AllocID, cfg.Name)
-		files.is = handoff.Identity{Job: cfg.JobID, Group: cfg.TaskGroupName, Namespace: cfg.Namespace, Meta: meta, Cards: s.Cards, Seats: s.Seats}
+		files.is = handoff.Identity{Job: cfg.JobID, Group: cfg.TaskGroupName, Namespace: cfg.Namespace, Meta: meta, Cards: s.SharedCards(), Seats: s.Seats}
 	}
 	return notes, files, nil
 }

@@ -58,7 +58,7 @@ type Handoff struct {
 	// Reports is the directory of reports (ReportPath).
 	Reports string `json:"reports,omitempty"`
 	// Tasks is the directory of task identities. Cards are the UUIDs of the container's cards,
-	// Seats are its device instances, by Nomad's ID.
+	// Seats are its device instances, by Nomad's ID: a seat's, or the UUID of a whole card.
 	Tasks string   `json:"tasks,omitempty"`
 	Cards []string `json:"cards,omitempty"`
 	Seats []string `json:"seats,omitempty"`
@@ -105,13 +105,23 @@ func Take(env map[string]string) (h Handoff, given bool, err error) {
 	return h, given, err
 }
 
+// SharedCards returns the cards that the container does not have alone: of those the ID is a card's.
+func (h Handoff) SharedCards() []string {
+	return slices.DeleteFunc(slices.Clone(h.Cards), func(c string) bool { return slices.Contains(h.Seats, c) })
+}
+
 // with adds another handoff of the same task. Cards that are shared decide how it runs.
 func (h Handoff) with(other Handoff) Handoff {
 	if !h.Shares() && other.Shares() {
 		h, other = other, h
 	}
 	h.MemoryMiB = max(h.MemoryMiB, other.MemoryMiB)
-	h.Cards, h.Seats = append(h.Cards, other.Cards...), append(h.Seats, other.Seats...)
+	for _, c := range other.Cards {
+		if !slices.Contains(h.Cards, c) { // it may have two seats of one
+			h.Cards = append(h.Cards, c)
+		}
+	}
+	h.Seats = append(h.Seats, other.Seats...)
 	h.Whole = h.Whole && other.Whole
 	h.Notice, h.Unparked = cmp.Or(h.Notice, other.Notice), cmp.Or(h.Unparked, other.Unparked)
 	return h

@@ -141,7 +141,11 @@ func TestTake(t *testing.T) {
 	want := seat
 	want.Cards, want.Seats, want.MemoryMiB = []string{"GPU-2", "GPU-1"}, []string{"GPU-2/0", "GPU-1"}, 2000
 	must.Eq(t, want, got)
+	must.Eq(t, []string{"GPU-2"}, got.SharedCards(), must.Sprint("the gate does not limit the other"))
 	must.Eq(t, map[string]string{"PATH": "/bin"}, env)
+	twice, _, err := Take(map[string]string{Variable + "_1": text(seat), Variable + "_2": text(seat)})
+	must.NoError(t, err)
+	must.Eq(t, []string{"GPU-2"}, twice.Cards)
 
 	_, given, err = Take(env)
 	must.NoError(t, err)

@@ -6,7 +6,6 @@ package control
 import (
 	"time"
 
-	"github.com/ebbtide/ebbtide/driver/growth"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/driver/status"
@@ -33,11 +32,7 @@ func (c *Controller) categorise(now time.Time) {
 		}
 		t.specon.interval = t.m.Gain.Interval
 		tasks = append(tasks, t)
-		e := t.m.Estimate
-		in.Tasks = append(in.Tasks, specon.Task{
-			ID: t.ID, Category: t.specon.category, Gain: t.m.Gain.Value, PreviousGain: t.m.Gain.Previous,
-			Growing: c.opts.Estimator == growth.KindRobust && e.Measured && !e.Plateau,
-		})
+		in.Tasks = append(in.Tasks, specon.Task{ID: t.ID, Category: t.specon.category, Gain: t.m.Gain.Value, PreviousGain: t.m.Gain.Previous})
 	}
 	if err := in.Validate(); err != nil {
 		// A bug. The categories stay as they are.

@@ -25,12 +25,12 @@ var budgets = map[string]int{
 	"ARCHITECTURE.md":       840,
 	"CONTRIBUTING.md":       880,
 	"docs/README.md":        200,
-	"docs/concepts.md":      2705,
+	"docs/concepts.md":      2690,
 	"docs/operations.md":    3210,
 	"docs/shim.md":          2585,
 	"docs/jobs.md":          1665,
 	"docs/reference.md":     5770,
-	"docs/gpu.md":           2830,
+	"docs/gpu.md":           2850,
 	"docs/gpu-internals.md": 1310,
 	"docs/queue.md":         1525,
 	"docs/sim.md":           845,
@@ -40,7 +40,7 @@ var budgets = map[string]int{
 }
 
 // inAll is the most words of all of docs.
-const inAll = 28675
+const inAll = 28700
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {

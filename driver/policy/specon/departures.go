@@ -13,10 +13,6 @@ func Departures() []policy.Departure {
 			Ours:      "of the medians of two intervals, as a fraction of the values' range",
 			Why:       "one noisy report must not decide",
 		}, {
-			Published: "CC by gains alone",
-			Ours:      "not while the curve is known not to be flat (estimator `robust`)",
-			Why:       "an interval of a day's training is below α throughout",
-		}, {
 			Published: "g > α is not covered where g = α",
 			Ours:      "g ≥ α progresses",
 			Why:       "each case has one rule",

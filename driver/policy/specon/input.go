@@ -47,8 +47,6 @@ type Task struct {
 	Gain *float64 `json:"gain" doc:"how far the normalised metric moved in the last interval; null if unknown"`
 	// PreviousGain is that of the interval before; nil if unknown.
 	PreviousGain *float64 `json:"previous_gain" doc:"the same, in the interval before; null if unknown"`
-	// Growing means that the curve is known not to be flat.
-	Growing bool `json:"growing" strict:"optional"`
 	// Migrated means that the task has been moved, or kept by decision (Algorithm 2): it requests a
 	// move only once.
 	Migrated bool `json:"migrated" strict:"optional"`

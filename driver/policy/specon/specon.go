@@ -7,7 +7,7 @@
 // With g, the gain of an interval on the normalised evaluation function, g′, that of
 // the interval before, and a threshold α:
 //
-//	g < α and g < g′   PC 	 WC, WC 	 CC, CC stays; but a curve known to rise: WC
+//	g < α and g < g′   PC 	 WC, WC 	 CC, CC stays
 //	g < α and g ≥ g′   stays: the gain bounces
 //	g ≥ α              	 PC
 //
@@ -27,8 +27,6 @@ const (
 	RuleConverged = "specon.alg1.converged"
 	// RuleRequest: a converged task requests a move.
 	RuleRequest = "specon.alg1.request"
-	// RuleGrowing: the same, but the curve is known to rise: at most watching.
-	RuleGrowing = "specon.alg1.growing"
 	// RuleBouncing: the gain is below the threshold, but does not fall.
 	RuleBouncing = "specon.alg1.bouncing"
 	// RuleUnmeasured: no gain, or none before it.
@@ -102,14 +100,10 @@ func (t Task) categorise(alpha float64) Decision {
 		d.Why = fmt.Sprintf("gain %.4g is below the threshold %.4g, but does not fall, it was %.4g", *t.Gain, alpha, *t.PreviousGain)
 	default:
 		d.Rule, d.Category = RuleSlowing, was.down()
-		d.Why = fmt.Sprintf("gain %.4g is below the threshold %.4g and falls, it was %.4g", *t.Gain, alpha, *t.PreviousGain)
-		switch {
-		case t.Growing && d.Category == CC:
-			d.Rule, d.Category = RuleGrowing, WC
-			d.Why += ", but its curve is not flat"
-		case was == CC:
+		if was == CC {
 			d.Rule = RuleConverged
 		}
+		d.Why = fmt.Sprintf("gain %.4g is below the threshold %.4g and falls, it was %.4g", *t.Gain, alpha, *t.PreviousGain)
 	}
 	if d.Category == was {
 		d.Why += fmt.Sprintf(": stays in %s", was)
