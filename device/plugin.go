@@ -399,13 +399,14 @@ func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 		p.logOnce(hclog.Error, err.Error())
 	}
 	var uuids []string
+	taken := p.seats.taken()
 	for _, id := range ids {
 		uuid, _, seat := strings.Cut(id, "/")
 		c, known := p.known[uuid]
 		if !known {
 			return nil, fmt.Errorf("there is no seat or card %q on this node", id)
 		}
-		if err := p.conflict(id, p.seats.taken()); err != nil {
+		if err := p.conflict(id, taken); err != nil {
 			return nil, err
 		}
 		_, bad := unusable(c)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	nomad "github.com/hashicorp/nomad/plugins/device"
@@ -53,7 +52,7 @@ func (p *Plugin) stats() *nomad.StatsResponse {
 	known, settings, gated := maps.Clone(p.known), p.settings, p.gate
 	p.mu.Unlock()
 	res := &nomad.StatsResponse{}
-	wholes := make(map[string][]*nomad.DeviceGroupStats) // by model
+	wholes := make(map[string]map[string]*nomad.DeviceStats) // of whole cards, by model and UUID
 	var all []gate.Status
 	if gated != nil {
 		all = gated.Stats()
@@ -76,18 +75,14 @@ func (p *Plugin) stats() *nomad.StatsResponse {
 		}
 		res.Groups = append(res.Groups, g)
 		if settings.Mounts == config.MountsDriver {
-			wholes[modelName(c)] = append(wholes[modelName(c)], g)
+			if wholes[modelName(c)] == nil {
+				wholes[modelName(c)] = make(map[string]*nomad.DeviceStats)
+			}
+			wholes[modelName(c)][uuid] = stats
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(wholes)) {
-		g := &nomad.DeviceGroupStats{Vendor: vendor, Type: wholeKind, Name: name, InstanceStats: make(map[string]*nomad.DeviceStats)}
-		for _, seats := range wholes[name] {
-			for id, stats := range seats.InstanceStats { // those of all seats are the card's
-				uuid, _, _ := strings.Cut(id, "/")
-				g.InstanceStats[uuid] = stats
-			}
-		}
-		res.Groups = append(res.Groups, g)
+		res.Groups = append(res.Groups, &nomad.DeviceGroupStats{Vendor: vendor, Type: wholeKind, Name: name, InstanceStats: wholes[name]})
 	}
 	return res
 }

@@ -494,16 +494,7 @@ func testCardLost(t *testing.T, n gpuNode) {
 		n.health(t, why)
 		late := n.hog("late-"+word, 50, 16)
 		n.register(t, late)
-		eventually(t, "it is not placed", func() error {
-			evals, _, err := n.agent.API.Jobs().Evaluations(late.id, nil)
-			if err != nil {
-				return err
-			}
-			if !slices.ContainsFunc(evals, func(e *api.Evaluation) bool { return e.Status == "blocked" }) {
-				return fmt.Errorf("its evaluations are %+v", evals)
-			}
-			return nil
-		})
+		n.notPlaced(t, late.id)
 		out, err := n.agent.Logs(deadline(t, stepDeadline), runs, "train", "stdout")
 		must.NoError(t, err)
 		_, err = n.agent.WaitLog(deadline(t, startDeadline), runs, "train", "stdout", fmt.Sprintf(`{"round": %d,`, strings.Count(out, `{"round"`)+3))
@@ -524,6 +515,21 @@ func testCardLost(t *testing.T, n gpuNode) {
 	must.Eq(t, 2, strings.Count(log, "a card can be used again"))
 	n.end(t, "stays-on")
 	n.succeeds(t, runs)
+}
+
+// notPlaced waits until Nomad finds no place for a job.
+func (n gpuNode) notPlaced(t *testing.T, id string) {
+	t.Helper()
+	eventually(t, "it is not placed", func() error {
+		evals, _, err := n.agent.API.Jobs().Evaluations(id, nil)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(evals, func(e *api.Evaluation) bool { return e.Status == "blocked" }) {
+			return fmt.Errorf("its evaluations are %+v", evals)
+		}
+		return nil
+	})
 }
 
 // health waits until all seats are unhealthy for the reason, or healthy if it is "".

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -134,13 +133,7 @@ func TestGPUWhole(t *testing.T) {
 	n.health(t, "a container has the whole card")
 	n.device = "nvidia/share"
 	n.register(t, n.seat("seat", shell("sleep 1000"), nil))
-	eventually(t, "it is not placed", func() error {
-		evals, _, err := n.agent.API.Jobs().Evaluations("seat", nil)
-		if err == nil && !slices.ContainsFunc(evals, func(e *api.Evaluation) bool { return e.Status == "blocked" }) {
-			err = fmt.Errorf("its evaluations are %+v", evals)
-		}
-		return err
-	})
+	n.notPlaced(t, "seat")
 	n.stop(t, "both")
 	_, err = n.agent.WaitRunning(deadline(t, startDeadline), "seat")
 	must.NoError(t, err)

@@ -226,7 +226,7 @@ func known[T any](l *Library, function string, read func() (T, nvml.Return)) *T 
 }
 
 // number converts a value into a larger unit.
-func number[T int | uint32 | uint64](v *T, unit T) *int64 {
+func number[T uint32 | uint64](v *T, unit T) *int64 {
 	if v == nil {
 		return nil
 	}
@@ -257,8 +257,7 @@ func (l *Library) describe(c *Card, dev nvml.Device) {
 	generation := known(l, "nvmlDeviceGetMaxPcieLinkGeneration", dev.GetMaxPcieLinkGeneration)
 	width := known(l, "nvmlDeviceGetMaxPcieLinkWidth", dev.GetMaxPcieLinkWidth)
 	if generation != nil && width != nil && lane[*generation] > 0 {
-		all := *width * lane[*generation]
-		c.PCIeMBps = number(&all, 1)
+		c.PCIeMBps = new(int64(*width * lane[*generation]))
 	}
 	state := func(s *nvml.EnableState) string {
 		switch {

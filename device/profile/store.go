@@ -229,7 +229,12 @@ func (s *Store) Summaries() []Summary {
 // Load reads what Save has stored by that name. The error wraps fs.ErrNotExist if there is
 // nothing.
 func (s *Store) Load(name string, into any) error {
-	if _, err := load(filepath.Join(s.dir, name+".json"), into); err != nil {
+	return Load(s.dir, name, into)
+}
+
+// Load is Store.Load without the profiles: dir is the store's directory.
+func Load(dir, name string, into any) error {
+	if _, err := load(filepath.Join(dir, name+".json"), into); err != nil {
 		return fmt.Errorf("reading %s: %w", name, err)
 	}
 	return nil
@@ -239,7 +244,12 @@ func (s *Store) Load(name string, into any) error {
 func (s *Store) Save(name string, v any) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	if err := save(filepath.Join(s.dir, name+".json"), v); err != nil {
+	return Save(s.dir, name, v)
+}
+
+// Save is Store.Save without the profiles.
+func Save(dir, name string, v any) error {
+	if err := save(filepath.Join(dir, name+".json"), v); err != nil {
 		return fmt.Errorf("writing %s: %w", name, err)
 	}
 	return nil

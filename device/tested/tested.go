@@ -6,14 +6,14 @@
 package tested
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/ebbtide/ebbtide/device/profile"
 )
 
 // Pair is a model of card, as NVML names it, and a branch of NVIDIA's driver, such as "580".
@@ -30,8 +30,8 @@ var broken = map[string]string{
 	"595.71.": "the host may hang when a restored process is killed (NVIDIA/cuda-checkpoint#53)",
 }
 
-// File is the name of the record in the plugin's state directory.
-const File = "tested.json"
+// name is that of the record in the plugin's state directory (profile.Save).
+const name = "tested"
 
 // Check returns why parking is not known to work on a card with a driver's version, or nil. dir has
 // the record of tests on this node.
@@ -61,12 +61,8 @@ func Record(dir, model, driver string) error {
 	if is := pair(model, driver); !slices.Contains(here, is) {
 		here = append(here, is)
 	}
-	b, err := json.MarshalIndent(here, "", " ")
-	if err == nil {
-		err = os.MkdirAll(dir, 0o700)
-	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, File), append(b, '\n'), 0o600)
+	if err = os.MkdirAll(dir, 0o700); err == nil {
+		err = profile.Save(dir, name, here)
 	}
 	if err != nil {
 		return fmt.Errorf("recording that %s is tested: %w", model, err)
@@ -80,14 +76,7 @@ func pair(model, driver string) Pair {
 }
 
 func read(dir string) (here []Pair, err error) {
-	b, err := os.ReadFile(filepath.Join(dir, File))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(b, &here)
-	}
-	if err != nil {
+	if err := profile.Load(dir, name, &here); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("reading which cards are tested: %w", err)
 	}
 	return here, nil

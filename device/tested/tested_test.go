@@ -26,7 +26,7 @@ func TestCheck(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, []Pair{{"NVIDIA L4", "580"}, {"NVIDIA H200", "595"}}, here)
 
-	must.NoError(t, os.WriteFile(filepath.Join(dir, File), []byte("{"), 0o600))
+	must.NoError(t, os.WriteFile(filepath.Join(dir, name+".json"), []byte("{"), 0o600))
 	must.ErrorContains(t, Check(dir, "NVIDIA L4", "580.1"), "reading which cards are tested: ")
 	must.ErrorContains(t, Record(dir, "NVIDIA L4", "580.1"), "reading which cards are tested: ")
 }
