@@ -28,9 +28,9 @@ func epochs(steps int) task { return beside(training(steps, lines)) }
 // epochsOnOne is like epochs, but uses one CPU.
 func epochsOnOne(steps int) task { return spinning(training(steps, lines)) }
 
-// bar is like epochs, and prints nothing but a progress bar.
+// bar is like epochsOnOne, and prints nothing but a progress bar.
 func bar(steps int) task {
-	return beside(training(steps, `printf "\r%3d%%|####      | %d/%d [00:10<01:30,  9.9it/s]", 100 * n / last, n, last > "/dev/stderr"; fflush("/dev/stderr")`))
+	return spinning(training(steps, `printf "\r%3d%%|####      | %d/%d [00:10<01:30,  9.9it/s]", 100 * n / last, n, last > "/dev/stderr"; fflush("/dev/stderr")`))
 }
 
 const lines = `printf "step %d/%d loss=%.4f\n", n, last, 0.1 + 5 / n; fflush()`
@@ -53,16 +53,19 @@ func spinning(command string) task {
 // testBars: a bar alone tells the steps, and gives no value.
 func testBars(t *testing.T, c *cluster) {
 	known := func(s status.Status) bool { return s.Fair.RemainingCPUS.Known() && s.Fair.Source == "steps" }
-	long, short := c.start(t, job{id: "long-bar", tasks: []task{bar(1500)}}), c.start(t, job{id: "short-bar", tasks: []task{bar(500)}})
+	long := c.start(t, job{id: "long-bar", tasks: []task{bar(10_000)}})
+	c.start(t, job{id: "longer-bar", tasks: []task{bar(20_000)}})
 	c.waitStatus(t, long, "train", "of known size by its bar", known)
+	short := c.start(t, job{id: "short-bar", tasks: []task{bar(800)}})
 	st := c.waitStatus(t, short, "train", "preferred by its bar", func(s status.Status) bool {
 		return s.Rule == "fsp.preferred" && s.Limit.InForce.Shares > 550 && known(s)
 	})
-	must.Eq(t, 500, st.Total)
+	must.Eq(t, 800, st.Total)
 	must.Eq(t, "", st.Metric)
 	must.False(t, st.Growth.Known())
-	c.stop(t, "short-bar")
-	c.stop(t, "long-bar")
+	for _, id := range []string{"short-bar", "long-bar", "longer-bar"} {
+		c.stop(t, id)
+	}
 }
 
 // TestFairFinish: a short training runs before a long one, its twin survives a restart of the
