@@ -23,7 +23,8 @@
 //
 // The first process that opens the file makes the cards. Words in <file>.fail make calls fail: lock
 // (times out), checkpoint, restore (breaks the process forever), mig (the card is in MIG mode),
-// lost (NVML finds no card). A number in <file>.xid is an Xid error.
+// lost (NVML finds no card), util (NVML reports no utilisation per process). A number in <file>.xid
+// is an Xid error.
 package fake
 
 import (

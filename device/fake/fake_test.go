@@ -9,6 +9,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,14 +43,22 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// go-nvml loads the fake and sees the card and its processes.
-func TestNVML(t *testing.T) {
-	gpu := filepath.Join(dir, "gpu") // the library, once loaded, stays with it
+// cards makes the cards that this process's NVML reports, and returns their file: the library, once
+// loaded, stays with it.
+func cards(t *testing.T) string {
+	t.Helper()
+	gpu := filepath.Join(dir, "gpu")
 	must.NoError(t, os.RemoveAll(gpu+".xid"))
 	t.Setenv("EBBTIDE_FAKE_GPU", gpu)
 	t.Setenv("EBBTIDE_FAKE_GPUS", "2")
+	t.Setenv("EBBTIDE_FAKE_KERNEL_US", "10000")
 	t.Setenv("LD_LIBRARY_PATH", dir)
+	return gpu
+}
 
+// go-nvml loads the fake and sees the card and its processes.
+func TestNVML(t *testing.T) {
+	gpu := cards(t)
 	lib := nvml.New(nvml.WithLibraryPath(filepath.Join(dir, "libnvidia-ml.so.1")))
 	ok := func(r nvml.Return) {
 		t.Helper()
@@ -120,14 +129,72 @@ func TestNVML(t *testing.T) {
 
 	// The plugin gets the event whatever was read before.
 	must.NoError(t, os.Remove(gpu+".xid"))
-	cards := device.New(filepath.Join(dir, "libnvidia-ml.so.1"))
+	plugin := device.New(filepath.Join(dir, "libnvidia-ml.so.1"))
 	for _, want := range []string{"", "Xid error 79"} {
-		all, err := cards.Cards()
+		all, err := plugin.Cards()
 		must.NoError(t, err)
 		must.StrHasPrefix(t, want, all[0].Unhealthy)
 		must.NoError(t, os.WriteFile(gpu+".xid", []byte("79"), 0o644))
 	}
-	must.NoError(t, cards.Close())
+	must.NoError(t, plugin.Close())
+}
+
+// One process computes all the time, one half of it, one has computed before.
+func TestBusy(t *testing.T) {
+	gpu := cards(t)
+	const uuid = "GPU-ebb71de0-fa4e-4000-8000-000000000001"
+	var pids []int
+	for _, args := range [][]string{
+		{"--count", "1000000", "--windows", "5"},
+		{"--count", "1000000", "--windows", "5", "--pause-ms", "50"},
+		{"--hold-ms", "60000"},
+	} {
+		job := exec.Command(filepath.Join(dir, "workload"), append([]string{"--steps", "1"}, args...)...)
+		out, err := job.StdoutPipe()
+		must.NoError(t, err)
+		must.NoError(t, job.Start())
+		t.Cleanup(func() {
+			_ = job.Process.Kill()
+			_ = job.Wait()
+		})
+		must.True(t, bufio.NewScanner(out).Scan())
+		go func() { _, _ = io.Copy(io.Discard, out) }()
+		pids = append(pids, job.Process.Pid)
+	}
+	busy := func(l *device.Library) map[int]*float64 {
+		u, err := l.Usage(uuid)
+		must.NoError(t, err)
+		of := make(map[int]*float64)
+		for _, p := range u.Processes {
+			of[p.PID] = p.BusyS
+		}
+		must.MapContainsKeys(t, of, pids)
+		return of
+	}
+
+	l := device.New(filepath.Join(dir, "libnvidia-ml.so.1"))
+	defer l.Close()
+	for _, s := range busy(l) {
+		must.Zero(t, *s)
+	}
+	for range 2 {
+		time.Sleep(1200 * time.Millisecond)
+		busy(l)
+	}
+	of := busy(l)
+	all, half := *of[pids[0]], *of[pids[1]]
+	t.Logf("%.2f s and %.2f s", all, half)
+	must.Between(t, 0.2*all, half, 0.8*all)
+	must.Positive(t, all)
+	must.Zero(t, *of[pids[2]])
+
+	must.NoError(t, os.WriteFile(gpu+".fail", []byte("util"), 0o644))
+	t.Cleanup(func() { _ = os.Remove(gpu + ".fail") })
+	without := device.New(filepath.Join(dir, "libnvidia-ml.so.1"))
+	defer without.Close()
+	for _, s := range busy(without) {
+		must.Nil(t, s)
+	}
 }
 
 func TestCheckpoint(t *testing.T) {

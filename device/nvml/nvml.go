@@ -56,6 +56,9 @@ type Usage struct {
 type Process struct {
 	PID  int    // on the host
 	Used uint64 // memory, in bytes; 0 if unknown
+	// BusyS is seconds in which a kernel of it ran, since the library first saw it; nil if unknown
+	// (NVML reports no utilisation per process, as with MIG).
+	BusyS *float64
 }
 
 // Library is NVML. It is not safe for concurrent use.
@@ -65,6 +68,7 @@ type Library struct {
 	events    nvml.EventSet     // nil: not supported
 	listening map[string]bool   // cards with event reporting, by UUID
 	xids      map[string]uint64 // last harmful Xid error, by UUID
+	busy      map[string]*busy  // by UUID
 }
 
 // New returns the library at a path; "" is the system's.
@@ -77,7 +81,7 @@ func New(path string) *Library {
 }
 
 func newLibrary(n nvml.Interface) *Library {
-	return &Library{nvml: n, listening: make(map[string]bool), xids: make(map[string]uint64)}
+	return &Library{nvml: n, listening: make(map[string]bool), xids: make(map[string]uint64), busy: make(map[string]*busy)}
 }
 
 // open loads the library, unless loaded. The error is ErrNone if there is none.
@@ -350,6 +354,7 @@ func (l *Library) Usage(uuid string) (Usage, error) {
 			}
 			u.Processes = append(u.Processes, process)
 		}
+		l.countBusy(uuid, dev, u.Processes)
 	}
 	return u, nil
 }

@@ -58,6 +58,7 @@ func old(unknown string, change ...func(*mock.Device)) *Library {
 			GetPersistenceModeFunc:       func() (nvml.EnableState, nvml.Return) { return nvml.FEATURE_ENABLED, nvml.SUCCESS },
 			GetEncoderUtilizationFunc:    func() (uint32, uint32, nvml.Return) { return 7, 1000, nvml.SUCCESS },
 			GetDecoderUtilizationFunc:    func() (uint32, uint32, nvml.Return) { return 0, 0, nvml.ERROR_NOT_SUPPORTED },
+			GetProcessUtilizationFunc:    func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) { return nil, nvml.ERROR_NOT_SUPPORTED },
 			GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) {
 				return []nvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 5 * MiB}, {Pid: 8, UsedGpuMemory: ^uint64(0)}}, nvml.SUCCESS
 			},

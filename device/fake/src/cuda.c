@@ -596,8 +596,11 @@ static void work(void)
 {
 	int64_t now = now_us(), until, next;
 	_Atomic int64_t *queue = my.s->serial ? &my.s->until : &my.until;
+	struct CUctx_st *c = here();
 	if (!my.s->kernel_us)
 		return;
+	if (c)
+		me()->done_us[c->gpu] += my.s->kernel_us;
 	until = *queue;
 	do
 		next = (until > now ? until : now) + my.s->kernel_us;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define API __attribute__((visibility("default")))
@@ -21,6 +22,7 @@ typedef struct {
 	char busId[32];
 } nvmlPciInfo_t;
 typedef struct { unsigned gpu, memory; } nvmlUtilization_t;
+typedef struct { unsigned pid; unsigned long long timeStamp; unsigned smUtil, memUtil, encUtil, decUtil; } nvmlProcessUtilizationSample_t;
 typedef struct nvmlEventSet_st { unsigned long long types[FAKE_GPUS]; int told; } *nvmlEventSet_t;
 typedef struct { nvmlDevice_t device; unsigned long long eventType, eventData; unsigned gpuInstanceId, computeInstanceId; } nvmlEventData_t;
 typedef struct { unsigned version; int sensorType; int temperature; } nvmlTemperature_t;
@@ -220,6 +222,50 @@ API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t d, unsigne
 API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned *n, nvmlProcessInfo_t *l) { return processes(d, n, l, false); }
 API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t d, unsigned *n, nvmlProcessInfo_t *l) { GPU(d, g); (void)g; (void)l; *n = 0; return NVML_SUCCESS; }
 API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t d, unsigned *n, nvmlProcessInfo_t *l) { GPU(d, g); (void)g; (void)l; *n = 0; return NVML_SUCCESS; }
+
+// The average since the last query by this program. Kernels count when they are submitted: those of
+// more than the time that has passed are left to the next query.
+API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t dev, nvmlProcessUtilizationSample_t *list, unsigned *count, unsigned long long since)
+{
+	static struct { int64_t at; struct { int pid; int64_t told; } of[FAKE_SLOTS]; } last[FAKE_GPUS];
+	struct timespec t;
+	unsigned n = 0;
+	GPU(dev, g);
+	(void)since;
+	if (fake_fails("util"))
+		return NVML_ERROR_NOT_SUPPORTED;
+	if (!list || *count < FAKE_SLOTS) {
+		*count = FAKE_SLOTS; // like the driver: how many there can be
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	}
+	reap();
+	clock_gettime(CLOCK_REALTIME, &t);
+	int64_t now = (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000, passed = now - last[g].at;
+	bool first = !last[g].at;
+	*count = 0;
+	if (passed < 1000)
+		return NVML_ERROR_NOT_FOUND;
+	for (int i = 0; i < FAKE_SLOTS; i++) {
+		struct fake_process *p = &my.s->process[i];
+		int pid = p->live && p->used[g] > 0 ? fake_pid(i) : 0;
+		int64_t done = p->done_us[g], *told = &last[g].of[i].told;
+		if (pid <= 0)
+			continue;
+		if (last[g].of[i].pid != pid || done < *told) { // another one has the slot
+			last[g].of[i].pid = pid;
+			*told = first ? done : 0;
+		}
+		int64_t percent = (done - *told) * 100 / passed;
+		if (percent > 100)
+			percent = 100;
+		*told += percent * passed / 100;
+		if (!first)
+			list[n++] = (nvmlProcessUtilizationSample_t){ .pid = (unsigned)pid, .timeStamp = (unsigned long long)now, .smUtil = (unsigned)percent };
+	}
+	last[g].at = now;
+	*count = n;
+	return n ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+}
 API nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *s, unsigned n)
 {
 	char path[64], got[256] = "";

@@ -25,6 +25,7 @@ struct fake_process {
 	_Atomic int busy;  // threads inside a call
 	_Atomic int managed;
 	_Atomic int64_t used[FAKE_GPUS], parked[FAKE_GPUS];
+	_Atomic int64_t done_us[FAKE_GPUS]; // of kernels submitted so far
 };
 
 struct fake_gpu {
