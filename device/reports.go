@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/nvml"
@@ -37,6 +38,7 @@ func (p *Plugin) reports(ctx context.Context, g *sharing, dir string) error {
 		beyond := make(map[string]bool)
 		for {
 			now := make(map[string]handoff.Report)
+			p.turns(g, dir)
 			stats := g.Stats()
 			var states []handoff.State
 			var cards map[ledger.CardID]nvml.Card
@@ -67,6 +69,16 @@ func (p *Plugin) reports(ctx context.Context, g *sharing, dir string) error {
 		}
 	}()
 	return nil
+}
+
+// turns follows the driver's turns. Without them all run.
+func (p *Plugin) turns(g *sharing, dir string) {
+	t, err := handoff.ReadTurns(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		p.log.Warn("all containers run, whatever the driver says", "error", err)
+	}
+	now := time.Now()
+	g.SetTurns(func(c identify.Container) bool { return t.Yields(now, c.Alloc, c.Task) })
 }
 
 // readCards returns the cards and the processes on each, as far as NVML reports them.
@@ -125,6 +137,7 @@ func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.
 	if st.ParkError != nil {
 		r.Unparked = st.ParkError.Error()
 	}
+	r.NoYield = st.NoYield
 	waiting := 0
 	for _, u := range st.Usage {
 		c := cards[u.Card]
@@ -135,6 +148,12 @@ func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.
 		r.Denied += u.Denied + u.TooLong
 		r.WaitedS += u.Waited.Seconds()
 		waiting += u.Waiting
+		if busy := busyBy(st.PIDs, on[u.Card]); busy != nil {
+			if r.BusyS != nil {
+				*busy += *r.BusyS
+			}
+			r.BusyS = busy
+		}
 	}
 	switch {
 	case st.Lost != nil:
@@ -146,6 +165,8 @@ func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.
 		if by := st.Parking.By; by.Alloc != "" {
 			r.Why += fmt.Sprintf(", to make room for task %q of allocation %s (job %q)", by.Task, by.Alloc[:min(8, len(by.Alloc))], by.Job)
 		}
+	case st.Yields:
+		r.State, r.Why = handoff.Yielding, "others come first on its card"
 	case st.Paused:
 		r.State, r.Why = handoff.Paused, "its GPU memory is predicted to rise beyond the free memory"
 	case waiting > 0:
@@ -155,6 +176,22 @@ func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.
 		r.Since = last.Since
 	}
 	return r
+}
+
+// busyBy returns how many seconds processes kept a card busy; nil if unknown.
+func busyBy(pids []int, onCard []nvml.Process) *float64 {
+	var busy *float64
+	for _, pid := range pids {
+		i := slices.IndexFunc(onCard, func(p nvml.Process) bool { return p.PID == pid })
+		if i < 0 || onCard[i].BusyS == nil {
+			continue
+		}
+		if busy == nil {
+			busy = new(float64)
+		}
+		*busy += *onCard[i].BusyS
+	}
+	return busy
 }
 
 // tasksDir is the directory of task identities, next to the gate's, which containers see.

@@ -373,7 +373,7 @@ func TestCheckOwn_all(t *testing.T) {
 		`mode: must be one of weight, quota, got "a\nb"`,
 		`interval: must be a duration from 1s to 1h0m0s, got "20"`,
 		"polcy: unknown option; allowed are alpha, beta, docker_outage, docker_timeout, dqoes_alpha, dqoes_beta, dqoes_headroom, dqoes_step, engine, " +
-			"estimator, fsp_floor, fsp_prefer, interval, max_interval, metrics_address, mode, no_progress_after, policy, pool_cores, preset, quota_min_cores, service_share, specon_alpha, specon_interval, tradl_full, docker, exec",
+			"estimator, fsp_floor, fsp_prefer, gpu_fair_finish, interval, max_interval, metrics_address, mode, no_progress_after, policy, pool_cores, preset, quota_min_cores, service_share, specon_alpha, specon_interval, tradl_full, docker, exec",
 	}, WrongOptions(Block{"beta": "two", "mode": "a\nb", "interval": 20, "polcy": "none", "docker": Block{}}, "docker", "exec"))
 	must.SliceEmpty(t, WrongOptions(nil))
 }

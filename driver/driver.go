@@ -160,6 +160,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		OwnQuota:        limits.OwnQuota,
 		Idle:            limits.IdleTimes,
 		NoProgressAfter: s.NoProgressAfter,
+		Turns:           s.Turns,
 		Node:            d.node,
 		Emit:            d.emit,
 		Metrics:         d.metrics,
@@ -454,6 +455,7 @@ func (d *Driver) supervise(t *task, opts *options.Task, recovered bool) {
 	}
 	if opts.GPU != "" {
 		ct.GPU = func() (handoff.Report, error) { return handoff.ReadReport(opts.GPU) }
+		ct.Turns = filepath.Dir(opts.GPU)
 	}
 	if opts.Targets.Any() {
 		metric, goal := opts.Progress.Declared()

@@ -28,6 +28,7 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signal string) e
 		return err
 	}
 	again := t.stopping.Swap(true)
+	t.setup.controller.Stopping(taskID)
 	if frozen := d.endFrozen(t); !frozen && !again && t.savesFirst(timeout, signal) {
 		timeout = d.saveFirst(t, timeout)
 	}

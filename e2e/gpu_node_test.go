@@ -69,6 +69,7 @@ type gpuOptions struct {
 	cards     int               // 0 for 1
 	noRuntime bool              // Docker lacks NVIDIA's runtime
 	driver    string            // "" for "ebbtide"
+	env       []string          // more of the fake card's
 }
 
 // gpuNode is a node with one card.
@@ -152,6 +153,7 @@ func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
 		"EBBTIDE_FAKE_GPU=" + state, "EBBTIDE_FAKE_MEMORY=" + strconv.Itoa(opts.memory*mib), "EBBTIDE_FAKE_CONTEXT=" + strconv.Itoa(contextSize),
 		"EBBTIDE_FAKE_GPUS=" + strconv.Itoa(opts.cards),
 	}
+	o.agent.Env = append(o.agent.Env, opts.env...)
 	o.agent.HCL = "plugin \"ebbtide-gpu\" {\n config {\n" + assignments(config) + "}\n}\n"
 	o.agent.HostVolumes = map[string]string{"fake": dir}
 	if o.driver == "docker" {

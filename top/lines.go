@@ -458,6 +458,9 @@ func (v *View) facts(s *status.Status, row func(name, format string, args ...any
 			row("", "%s %s: holds %d of a share of %d MiB, uses %d, parked %d, waits for %d", c.Model, c.UUID, c.HeldMiB, c.ShareMiB, c.UsedMiB, c.ParkedMiB, c.WaitingMiB)
 		}
 	}
+	if s.Turn != nil {
+		row("GPU time", "%s", s.Turn.Why)
+	}
 	if s.Move.State != "" {
 		row("Move", "%s", joined(s.Move.State, s.Move.Why))
 	}

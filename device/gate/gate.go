@@ -221,6 +221,8 @@ type container struct {
 	waiting      int
 	pause        *pause
 	parking      *parking  // nil: not parked
+	yieldsSince  time.Time // start of its wait for its turn, if it waits
+	noYieldUntil time.Time // another one waited for its memory
 	noParkUntil  time.Time // after a failed attempt
 	parkFailures int       // in a row
 	parkErr      error     // of the last attempt; nil after a success
@@ -457,7 +459,7 @@ type view struct {
 func (v view) Fits(r queue.Request) error {
 	err := v.ledger.FitsCard(r.Card, r.Bytes)
 	if !r.Restore {
-		if v.containers[r.Container].parking != nil {
+		if c := v.containers[r.Container]; c.parking != nil || c.yields() {
 			return queue.ErrParked
 		}
 		err = v.ledger.Fits(r.Container, r.Card, r.Bytes)
@@ -516,7 +518,7 @@ func (g *Gate) answer(now time.Time) {
 			break
 		}
 		if a == queue.Stuck || a == queue.Blocked {
-			if g.revokeRoom(r) || g.breakDeadlock(now, r) || g.resumePlanned(now, r.Card) {
+			if g.revokeRoom(r) || g.breakDeadlock(now, r) || g.resumeHolders(now, r.Card) {
 				continue
 			}
 			if a == queue.Blocked || g.mayFreeLater(r.Card) {

@@ -92,8 +92,8 @@ func (g *Gate) breakDeadlock(now time.Time, r queue.Request) bool {
 func (g *Gate) candidates(now time.Time, card ledger.CardID) []queue.Candidate {
 	wants := make(map[ledger.ContainerID]uint64)
 	for r := range g.queue.All {
-		// Skip requests of parked containers.
-		if r.Card == card && g.containers[r.Container].parking == nil {
+		// Skip requests of parked containers, and of those that wait for their turn.
+		if c := g.containers[r.Container]; r.Card == card && c.parking == nil && !c.yields() {
 			wants[r.Container] += r.Bytes
 		}
 	}
@@ -109,7 +109,7 @@ func (g *Gate) candidates(now time.Time, card ledger.CardID) []queue.Candidate {
 func (g *Gate) candidate(now time.Time, c *container, card ledger.CardID) queue.Candidate {
 	held := g.ledger.Container(c.id, card)
 	return queue.Candidate{
-		Container: c.id, Priority: c.priority, Arrived: c.arrived, Placed: c.placed, Active: c.lastActive, Cost: c.moveCost(held.Committed),
+		Container: c.id, Priority: c.priority, Arrived: c.arrived, Placed: c.placed, Active: c.lastActive, Cost: c.moveCost(held.Committed), Yields: c.yields(),
 		OverShare: held.LimitUsage() > g.share(c, card), Freeable: held.Committed, CardUsage: held.CardUsage(),
 		Pinned: g.pinned(c) || g.hasUnreported(c) || held.Unverified > 0 || c.parking != nil || now.Before(c.noParkUntil),
 	}
@@ -187,7 +187,7 @@ func (g *Gate) stillParking(c *container, a *parking) bool {
 
 func (g *Gate) park(now time.Time, c *container, by identify.Container) {
 	a := &parking{state: stateParking, since: now, by: by, extra: make(map[ledger.CardID]uint64)}
-	a.lazy = g.opts.Lazy && now.Sub(c.lastActive) >= g.opts.Rules.Idle && c.waiting == 0
+	a.lazy = c.yields() || g.opts.Lazy && now.Sub(c.lastActive) >= g.opts.Rules.Idle && c.waiting == 0
 	c.parking = a
 	cards := g.cardsOf(c)
 	for _, card := range cards {
@@ -366,7 +366,7 @@ func (g *Gate) markActive(now time.Time, c *container) {
 }
 
 func (g *Gate) endLazy(now time.Time, c *container, a *parking) {
-	if g.closed || a == nil || !a.lazy || !g.stillParking(c, a) {
+	if g.closed || a == nil || !a.lazy || c.yields() || !g.stillParking(c, a) {
 		return
 	}
 	a.lazy = false

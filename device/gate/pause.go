@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
@@ -20,6 +21,8 @@ var ErrPaused = errors.New("the container is already paused")
 const (
 	// PausePlan: its memory is expected to rise beyond what will be free.
 	PausePlan = "plan"
+	// pauseTurn: others come first on its card.
+	pauseTurn = "turn"
 	// pausePark: its memory is parked, or about to be.
 	pausePark = "park"
 )
@@ -115,17 +118,74 @@ func (g *Gate) resume(now time.Time, c *container, reason string) {
 	}
 }
 
-// resumePlanned resumes containers that the plan has paused and that hold memory of a card:
-// nothing else runs there.
-func (g *Gate) resumePlanned(now time.Time, card ledger.CardID) bool {
+// resumeHolders resumes containers that hold memory of a card and are paused by the plan or for
+// others' turns: nothing else runs there.
+func (g *Gate) resumeHolders(now time.Time, card ledger.CardID) bool {
 	some := false
 	for _, c := range g.containers {
-		if c.pause != nil && len(c.pause.reasons) == 1 && c.pause.reasons[PausePlan] && g.ledger.Container(c.id, card).CardUsage() > 0 {
+		if c.pause != nil && !c.pause.reasons[pausePark] && g.ledger.Container(c.id, card).CardUsage() > 0 {
+			c.noYieldUntil = now.Add(retryYield)
 			g.resume(now, c, PausePlan)
+			g.release(now, c)
 			some = true
 		}
 	}
 	return some
+}
+
+// retryYield is how long a container does not yield after another one waited for its memory.
+const retryYield = 10 * time.Second
+
+// SetTurns says which containers yield, because others come first on their card; all others run. It
+// must be repeated: who cannot yield now does not do so later by itself.
+func (g *Gate) SetTurns(yields func(identify.Container) bool) {
+	now := g.lock()
+	defer g.unlock()
+	for _, c := range g.containers {
+		switch yields := yields(c.Container) && g.whyNotYield(c) == "" && !now.Before(c.noYieldUntil); {
+		case yields && !c.yields():
+			g.pause(now, c, pauseTurn)
+			c.yieldsSince = now
+			if a := c.parking; a != nil && a.state == stateParked && g.dequeueRestore(c) {
+				a.lazy = true
+				g.queueRestore(now, c)
+			}
+		case !yields && c.yields():
+			g.release(now, c)
+		}
+	}
+	g.answer(now)
+}
+
+// release ends a container's wait for its turn, which does not count against its requests' deadlines.
+func (g *Gate) release(now time.Time, c *container) {
+	if !c.yields() {
+		return
+	}
+	g.queue.Postpone(c.id, c.yieldsSince, now)
+	g.resume(now, c, pauseTurn)
+	g.endLazy(now, c, c.parking)
+}
+
+func (c *container) yields() bool { return c.pause != nil && c.pause.reasons[pauseTurn] }
+
+// whyNotYield returns why a container never waits for its turn, or "": others may wait for it elsewhere.
+func (g *Gate) whyNotYield(c *container) string {
+	switch {
+	case len(c.processes) > 1:
+		return "several of its processes use the card, and may wait for each other"
+	case len(g.cardsOf(c)) > 1:
+		return "it uses several cards"
+	}
+	for _, p := range c.processes {
+		if p.session == nil {
+			return "it has lost its connection to the gate"
+		}
+		if p.pinned != 0 {
+			return wire.WhyPinned(p.pinned)
+		}
+	}
+	return ""
 }
 
 func (g *Gate) pauseProcess(p *process) {

@@ -45,6 +45,8 @@ type Status struct {
 	Pauses       int
 	PausedFor    time.Duration // in completed pauses
 	Planned      bool          // paused by the plan
+	Yields       bool          // others come first on its card (SetTurns)
+	NoYield      string        // why it never waits for its turn; "" if it may
 	Parked       bool          // its memory is parked, or being parked or restored
 	Parking      Parking       // set if Parked
 	Lost         error         // why its memory could not be restored, and it is about to be killed; or nil
@@ -108,7 +110,8 @@ func (g *Gate) Stats() []Status {
 			Container: c.Container, Priority: c.priority, Processes: len(c.processes),
 			Paused: c.pause != nil, Pauses: c.pauses, PausedFor: c.pausedFor, Faults: c.faults,
 			Planned: c.pause != nil && c.pause.reasons[PausePlan],
-			Parked:  c.parking != nil, Parks: c.parks, ParkedFor: c.parkedFor, Arrived: c.arrived,
+			Yields:  c.yields(), NoYield: g.whyNotYield(c),
+			Parked: c.parking != nil, Parks: c.parks, ParkedFor: c.parkedFor, Arrived: c.arrived,
 		}
 		s.ParkError, s.Lost = c.parkErr, c.lost
 		if a := c.parking; a != nil {

@@ -16,21 +16,24 @@ import (
 type State string
 
 const (
-	Running State = "running"
-	Waiting State = "waiting" // a request for memory is unanswered
-	Paused  State = "paused"  // it may submit no work; its memory stays on the card
-	Parked  State = "parked"  // its memory is parked, or being parked or restored
-	Lost    State = "lost"    // its memory could not be restored; its processes are killed
+	Running  State = "running"
+	Waiting  State = "waiting"  // a request for memory is unanswered
+	Paused   State = "paused"   // it may submit no work; its memory stays on the card
+	Yielding State = "yielding" // the same, because others come first on its card (Turns)
+	Parked   State = "parked"   // its memory is parked, or being parked or restored
+	Lost     State = "lost"     // its memory could not be restored; its processes are killed
 )
 
 // Report is a container's state on its cards, which the plugin writes and the ebbtide driver
 // publishes.
 type Report struct {
-	State    State     `json:"state"` // `running`, `waiting` (for memory), `paused`, `parked`, `lost`
+	State    State     `json:"state"` // `running`, `waiting` (for memory), `paused`, `yielding` (others come first on its card), `parked`, `lost`
 	Since    time.Time `json:"since"` // start of this state
 	Why      string    `json:"why"`   // why it does not run; empty while running
 	Cards    []Card    `json:"cards"`
 	Unparked string    `json:"not_parked"` // why its memory cannot be parked or the last attempt failed; empty after a success
+	NoYield  string    `json:"no_yield"`   // why it never yields; empty: it may
+	BusyS    *float64  `json:"busy_s"`     // seconds in which a kernel of it ran, from 0 after parking; null: unknown
 
 	Denied  uint64  `json:"denied"`   // denied requests
 	WaitedS float64 `json:"waited_s"` // total wait of granted requests

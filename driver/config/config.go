@@ -18,6 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/growth"
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/fsp"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/internal/fields"
@@ -45,6 +46,7 @@ type common struct {
 	PoolCores       float64 `json:"pool_cores"`      // cores
 	QuotaMinCores   float64 `json:"quota_min_cores"` // cores
 	NoProgressAfter string  `json:"no_progress_after"`
+	GPUFairFinish   bool    `json:"gpu_fair_finish"`
 	DockerTimeout   string  `json:"docker_timeout"`
 	DockerOutage    string  `json:"docker_outage"`
 	Metrics         string  `json:"metrics_address"`
@@ -78,6 +80,8 @@ func Options() []policy.Option {
 			Doc: "Minimum quota of a task in cores, where the pool has room."},
 		{Name: "no_progress_after", Kind: text, Default: `"2m"`, Allowed: "1s to 24h",
 			Doc: "Time without a report until an event says so."},
+		{Name: "gpu_fair_finish", Kind: policy.KindBool, Default: `true`, Allowed: "`true`, `false`",
+			Doc: "Training tasks on a shared GPU go there [one after the other](gpu.md#time), too (`auto`, `fsp`)."},
 		{Name: "docker_timeout", Kind: text, Default: `"10s"`, Allowed: "1s to 5m",
 			Doc: "Timeout of Ebbtide's own calls to Docker."},
 		{Name: "docker_outage", Kind: text, Default: `"2m"`, Allowed: "0s to 24h",
@@ -104,6 +108,7 @@ type Settings struct {
 	PoolCores       float64 // cores; 0 = the node's CPU less Nomad's reserve
 	QuotaMinCores   float64 // cores
 	NoProgressAfter time.Duration
+	Turns           fsp.Prefer // who goes first on a shared GPU; "" = all run at once
 	DockerTimeout   time.Duration
 	DockerOutage    time.Duration // 0 = give up after one attempt
 	Metrics         metricsserver.Address
@@ -151,8 +156,14 @@ func Parse(values map[string]any) (*Settings, error) {
 			return nil, err
 		}
 		s.Policies[p.Name] = d.Params
-		if p.Name == c.Policy {
-			s.Policy = d
+		if p.Name != c.Policy {
+			continue
+		}
+		s.Policy = d
+		if c.GPUFairFinish && slices.ContainsFunc(p.Options, func(o policy.Option) bool { return o.Name == fsp.OptionPrefer }) {
+			if err := json.Unmarshal(all[fsp.OptionPrefer], &s.Turns); err != nil {
+				return nil, fmt.Errorf("decoding option %s: %w", fsp.OptionPrefer, err)
+			}
 		}
 	}
 	if err := errs.Err(); err != nil {

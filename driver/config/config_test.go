@@ -14,6 +14,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/fsp"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 )
@@ -32,7 +33,7 @@ func TestOptions_fields(t *testing.T) {
 	must.Eq(t, own.NumField(), len(kinds))
 	for i := range own.NumField() {
 		f := own.Field(i)
-		must.Eq(t, map[reflect.Kind]string{reflect.String: policy.KindString, reflect.Float64: policy.KindNumber}[f.Type.Kind()], kinds[f.Tag.Get("json")])
+		must.Eq(t, map[reflect.Kind]string{reflect.String: policy.KindString, reflect.Float64: policy.KindNumber, reflect.Bool: policy.KindBool}[f.Type.Kind()], kinds[f.Tag.Get("json")])
 	}
 }
 
@@ -55,6 +56,7 @@ func TestParse_defaults(t *testing.T) {
 		MaxInterval:     5 * time.Minute,
 		QuotaMinCores:   1,
 		NoProgressAfter: 2 * time.Minute,
+		Turns:           fsp.Balanced,
 		DockerTimeout:   10 * time.Second,
 		DockerOutage:    2 * time.Minute,
 	}, s)

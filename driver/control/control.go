@@ -27,6 +27,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/metrics"
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/fsp"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/progress"
@@ -69,6 +70,9 @@ type Options struct {
 	// NoProgressAfter is the time without progress in a task's output after which an event reports
 	// it.
 	NoProgressAfter time.Duration
+
+	// Turns is the order in which fair finish lets tasks on a shared card go first; "": all run at once.
+	Turns fsp.Prefer
 
 	// Node returns the Nomad node's ID, "" or nil if unknown.
 	Node func() string
@@ -132,6 +136,9 @@ type Task struct {
 	// GPU reads the device plugin's report of the task; nil: it has no seat on a card. The error
 	// wraps fs.ErrNotExist if there is no report.
 	GPU func() (handoff.Report, error)
+	// Turns is the directory in which the device plugin looks whose turn it is (handoff.WriteTurns); "":
+	// the task has no seat.
+	Turns string
 }
 
 func (t Task) kind() policy.Kind {
@@ -170,6 +177,8 @@ type Controller struct {
 	damper     *plan.Damper
 	snapshot   snapshot
 	twins      twins
+	cards      cards
+	ticked     time.Time
 }
 
 // New returns a Controller; call Run to start it.
@@ -246,6 +255,7 @@ func (c *Controller) Moving(id string, m status.Move) {
 			return
 		}
 		t.move = m
+		c.cards.changed = true
 		if m.State == status.MoveSaving && t.limiter != nil && t.Limited {
 			t.limiter.Set(ctx, t.base)
 		}
@@ -319,17 +329,22 @@ func (c *Controller) loop(ctx context.Context) {
 
 func (c *Controller) tick(ctx context.Context) {
 	now := time.Now()
-	reached := false
+	reached, since := false, now.Sub(c.ticked)
+	if c.ticked.IsZero() {
+		since = 0
+	}
+	c.ticked = now
 	for _, t := range c.tasks {
 		was := t.reached
 		t.refresh(now)
-		t.refreshGPU(now)
+		t.refreshGPU(now, since)
 		reached = reached || t.reached != was
 	}
 	if reached && !now.Before(c.graceUntil) {
 		c.decide(ctx, policy.EventTarget) // TRADL: its allocator runs when a tracker reports a target
 	}
 	c.runWhenDue(ctx, now)
+	c.decideTurns(now)
 	for _, t := range c.tasks {
 		if t.show.Due(now, c.showEvery()) {
 			c.show(t, now, false)
@@ -462,6 +477,8 @@ func (c *Controller) remove(ctx context.Context, id string, succeeded bool) (end
 	if t.Limited {
 		c.leftCores += t.cores
 	}
+	c.leaveCard(t)
+	c.decideTurns(now)
 	if len(c.tasks) > 0 && !now.Before(c.graceUntil) {
 		c.decide(ctx, policy.EventLeave) // Algorithm 2: as does a leave
 	}

@@ -16,7 +16,7 @@ const longWait = 10 * time.Second
 
 // refreshGPU reads the device plugin's report of the task's seat. There is none while the plugin is
 // down or before the task has used its card.
-func (t *task) refreshGPU(now time.Time) {
+func (t *task) refreshGPU(now time.Time, since time.Duration) {
 	if t.GPU == nil {
 		return
 	}
@@ -36,6 +36,7 @@ func (t *task) refreshGPU(now time.Time) {
 		last = *t.gpu
 	}
 	t.gpu = &r
+	t.useCard(r, since)
 	t.show.Changed(false)
 	t.reportGPU(last, r, now)
 }
@@ -43,7 +44,7 @@ func (t *task) refreshGPU(now time.Time) {
 // reportGPU publishes changes of the state of the task's GPU memory.
 func (t *task) reportGPU(last, r handoff.Report, now time.Time) {
 	const kind = "gpu"
-	for state, mark := range map[handoff.State]string{handoff.Parked: "gpu.parked", handoff.Paused: "gpu.paused"} {
+	for state, mark := range map[handoff.State]string{handoff.Parked: "gpu.parked", handoff.Paused: "gpu.paused", handoff.Yielding: "gpu.yielding"} {
 		switch {
 		case r.State == state && last.State != state:
 			t.show.Happened(mark)

@@ -53,6 +53,7 @@ func (c *Controller) status(t *task, now time.Time) status.Status {
 		Move:             t.move,
 		Resources:        t.resources.status(),
 		GPU:              t.gpu,
+		Turn:             t.turnStatus(),
 		Metric:           t.m.Report.Metric,
 		Goal:             string(t.m.Goal),
 		Value:            status.Number(t.m.Report.Value),

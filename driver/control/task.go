@@ -44,6 +44,7 @@ type task struct {
 	resources resources
 	fair      fair
 	gpu       *handoff.Report // nil = no report
+	turn      turn            // on its card
 
 	// Decisions.
 	decision policy.Decision

@@ -104,6 +104,8 @@ type Status struct {
 
 	// GPU is the task's use of shared cards; null if it has none, or nothing is known.
 	GPU *handoff.Report `json:"gpu,omitempty"`
+	// Turn is whether it runs on its card or yields; null if that is not decided.
+	Turn *Turn `json:"gpu_time,omitempty"`
 
 	Use              Number `json:"use"`                   // CPU over the last interval, a fraction of the pool
 	CPUSeconds       Number `json:"cpu_s"`                 // CPU time since the task started
@@ -142,6 +144,16 @@ type Fair struct {
 	Finish        time.Time `json:"finish,omitzero"`      // expected end
 	FairFinish    time.Time `json:"fair_finish,omitzero"` // expected end with its fair share, if no task joins
 	Late          bool      `json:"late"`                 // with its fair share it would have ended by now
+}
+
+// Turn compares a task with its twin on a shared card, where all run at once.
+type Turn struct {
+	Waits       bool   `json:"yields"`      // others come first on its card
+	Why         string `json:"why"`         // explanation
+	CardS       Number `json:"card_s"`      // time in which the task has kept the card busy
+	RemainingS  Number `json:"remaining_s"` // how long it still has to
+	AheadS      Number `json:"ahead_s"`     // beyond its fair share of the card's time; negative if less
+	Utilisation Number `json:"utilisation"` // part of the time in which it keeps the card busy when nothing else runs there
 }
 
 // SpeCon is a training task's category in SpeCon (Algorithm 1), which decides whether the

@@ -29,8 +29,8 @@ var budgets = map[string]int{
 	"docs/operations.md":    3210,
 	"docs/shim.md":          2585,
 	"docs/jobs.md":          1665,
-	"docs/reference.md":     5770,
-	"docs/gpu.md":           2850,
+	"docs/reference.md":     5890,
+	"docs/gpu.md":           2980,
 	"docs/gpu-internals.md": 1310,
 	"docs/queue.md":         1525,
 	"docs/sim.md":           845,
@@ -40,7 +40,7 @@ var budgets = map[string]int{
 }
 
 // inAll is the most words of all of docs.
-const inAll = 28700
+const inAll = 28930
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {

@@ -137,10 +137,10 @@ const full = (value) => (row, cell) => {
 };
 const states = {
   late: "it would have ended by now with its fair share", stale: "cannot be read now", move: "being moved", NL: "growing", WL: "watched", CL: "completing",
-  G: "faster than its target", S: "meets its target", B: "slower than its target", parked: "its GPU memory is in host memory", paused: "its GPU work is paused",
+  G: "faster than its target", S: "meets its target", B: "slower than its target", parked: "its GPU memory is in host memory", paused: "its GPU work is paused", yielding: "others come first on its GPU",
   waiting: "waiting for GPU memory", lost: "its GPU memory is lost",
 };
-const tone = (state) => (["late", "lost", "B"].includes(state) ? "bad" : ["stale", "waiting", "parked", "paused", "move"].includes(state) ? "warn" : "");
+const tone = (state) => (["late", "lost", "B"].includes(state) ? "bad" : ["stale", "waiting", "parked", "paused", "yielding", "move"].includes(state) ? "warn" : "");
 function stateCell(row, cell) {
   fill(cell, row.state, () => {
     const tag = el("span", `tag ${tone(row.state)}`, row.state);
@@ -521,6 +521,7 @@ function factsOf(t) {
   if (s.gpu) {
     all.push(["GPU", [s.gpu.state, s.gpu.why].filter(Boolean).join(": ")]);
     for (const c of s.gpu.cards ?? []) all.push(["Card", `${c.model} ${c.uuid}: granted ${c.held_mib} MiB, share ${c.share_mib}, in use ${c.used_mib}, parked ${c.parked_mib}, waiting for ${c.waiting_mib}`]);
+    if (s.gpu_time) all.push(["GPU time", s.gpu_time.why]);
   }
   if (s.move.state) all.push(["Move", [s.move.state, s.move.why].filter(Boolean).join(": ")]);
   all.push(["Updated", `${moment(s.updated)}, driver ${s.version}, policy ${s.policy}`]);

@@ -332,7 +332,7 @@ static void *train(void *arg)
 		size_t f = 0, total = 0;
 		DO(cuMemGetInfo_v2(&f, &total));
 		say("{\"step\": %d, \"total\": %d, \"loss\": %.4f, \"t\": %.6f, \"took\": %.6f, \"free\": %zu, \"memory\": %zu}",
-			i + 1, opt.steps, 1.0 / (i + 1), now(), now() - t, f, total);
+			i + 1, opt.steps + opt.count, 1.0 / (i + 1), now(), now() - t, f, total);
 		rest();
 		if (i == 0)
 			await_file();
@@ -341,7 +341,8 @@ static void *train(void *arg)
 		for (int k = 0; k < opt.steps; k++)
 			launch(p[k], seed + (unsigned long long)k);
 		DO(cuCtxSynchronize());
-		say("{\"round\": %d, \"t\": %.6f}", r + 1, now());
+		int n = opt.steps + r + 1;
+		say("{\"round\": %d, \"t\": %.6f, \"step\": %d, \"total\": %d, \"loss\": %.4f}", r + 1, now(), n, opt.steps + opt.count, 1.0 / n);
 		rest();
 	}
 	hold();

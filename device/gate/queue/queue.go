@@ -81,7 +81,7 @@ type Request struct {
 }
 
 // ErrParked: the request waits until its container is restored.
-var ErrParked = errors.New("the container is parked")
+var ErrParked = errors.New("the container is parked or waits for its turn")
 
 // ErrUnreported: the request exceeds its container's limit only by the expected holdings of
 // disconnected processes. It waits until they report.

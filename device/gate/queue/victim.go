@@ -21,6 +21,8 @@ type Candidate struct {
 	Active time.Time
 	// Cost is what parking and restoring it take.
 	Cost time.Duration
+	// Yields: it waits for its turn on the card, so parking it delays it by nothing.
+	Yields bool
 	// OverShare: it holds more than its share.
 	OverShare bool
 	// Pinned: it cannot be parked, at least not now.
@@ -42,15 +44,16 @@ type Demand struct {
 
 // Victim returns the container to park for a demand, one that
 //
-//   - is idle and has no higher priority; a request gains a step of priority for each
+//   - waits for its turn on the card;
+//   - or is idle and has no higher priority; a request gains a step of priority for each
 //     Rules.HeadStart that it waits;
 //   - or, once the request has waited for Rules.Patience: has a lower priority; or has had its
 //     turn, and holds more than its share while the request stays within its own, or has no
 //     higher priority. A restored container keeps its turn in any case: otherwise one of low
 //     priority would be parked again before doing any work.
 //
-// Containers above their share are preferred, then low priority, then idle ones, then the longest
-// placed. There is no victim if all of them together free too little.
+// Containers that wait for their turn are preferred, then those above their share, then low priority,
+// then idle ones, then the longest placed. There is no victim if all of them together free too little.
 func (rules Rules) Victim(now time.Time, d Demand, candidates []Candidate) (Candidate, bool) {
 	waited := now.Sub(d.Since)
 	aged := d.Priority
@@ -65,7 +68,7 @@ func (rules Rules) Victim(now time.Time, d Demand, candidates []Candidate) (Cand
 		early := idle(c) && c.Priority <= aged
 		turn, back := now.Sub(c.Placed) >= max(rules.Turn, time.Duration(rules.TurnCosts)*c.Cost), c.Placed.After(c.Arrived)
 		late := c.Priority < d.Priority && (turn || !back) || turn && (over(c) || c.Priority <= aged)
-		may := c.Container != d.Container && (early || late && waited >= rules.Patience)
+		may := c.Container != d.Container && (c.Yields || early || late && waited >= rules.Patience)
 		if may && !c.Pinned && c.Freeable > 0 {
 			fit = append(fit, c)
 			free += c.Freeable
@@ -76,6 +79,7 @@ func (rules Rules) Victim(now time.Time, d Demand, candidates []Candidate) (Cand
 	}
 	return slices.MinFunc(fit, func(a, b Candidate) int {
 		return cmp.Or(
+			trueFirst(a.Yields)-trueFirst(b.Yields),
 			trueFirst(over(a))-trueFirst(over(b)),
 			cmp.Compare(a.Priority, b.Priority),
 			trueFirst(idle(a))-trueFirst(idle(b)),

@@ -29,9 +29,12 @@ func Policy() policy.Policy {
 	}.Policy()
 }
 
+// OptionPrefer is the option that sets Params.Prefer.
+const OptionPrefer = "fsp_prefer"
+
 func Options() []policy.Option {
 	return []policy.Option{
-		{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer", Allowed: "`balanced`, `completion`, `quality`",
+		{Name: OptionPrefer, Kind: policy.KindString, Default: `"balanced"`, Param: "prefer", Allowed: "`balanced`, `completion`, `quality`",
 			Doc: "Training tasks served first, as long as no task becomes late: those that finish soonest (`completion`: lowest mean), reach a good model soonest (`quality`), or either, after the first results of all."},
 		{Name: "fsp_floor", Kind: policy.KindNumber, Default: `0.1`, Param: "floor", Allowed: "> 0, ≤ 1",
 			Doc: "Minimum CPU of a training task, as a fraction of its fair share."},
