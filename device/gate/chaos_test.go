@@ -667,6 +667,18 @@ func runChaos(t *testing.T, seed uint64, more bool) {
 			_ = g.Resume(id, PausePlan)
 		}
 	})
+	every(3*time.Minute, func() { // the driver decides whose turn it is, then ends
+		some := h.random.Uint32()
+		for range h.upTo(2*time.Minute) / time.Second {
+			if g := h.current(); g != nil {
+				g.SetTurns(func(c identify.Container) bool { return some>>(len(c.ID)+int(c.ID[len(c.ID)-1]))%32&1 == 1 })
+			}
+			time.Sleep(time.Second)
+		}
+		if g := h.current(); g != nil {
+			g.SetTurns(func(identify.Container) bool { return false })
+		}
+	})
 	every(5*time.Minute, func() { // a process dies
 		h.mu.Lock()
 		defer h.mu.Unlock()

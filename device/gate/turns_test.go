@@ -4,6 +4,10 @@
 package gate
 
 import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,5 +129,42 @@ func TestTurns_blocked(t *testing.T) {
 		time.Sleep(retryYield)
 		b.SetTurns(waits("a"))
 		must.Eq(t, wire.Pause, a.recv().Type)
+	})
+}
+
+// Of jobs that need most of the card each, one runs at a time, in the order of the turns: all end, none is
+// denied, and the card is idle only while memory moves.
+func TestTurns_order(t *testing.T) {
+	o := options()
+	moves := newFakeEvictor()
+	o.Evictor, o.Soft = moves, true
+	on(t, o, func(b *bench) {
+		const jobs = 6
+		var ended [jobs]atomic.Int64
+		var all sync.WaitGroup
+		begun := time.Now()
+		for i := range jobs {
+			j := &job{testClient: b.process(i+1, fmt.Sprint("c", i)), need: 840 * mib, step: 120 * mib, each: time.Second}
+			all.Go(func() {
+				must.Zero(t, j.run(moves, 100))
+				ended[i].Store(int64(time.Since(begun)))
+			})
+			time.Sleep(time.Second)
+		}
+		for turn := jobs - 1; turn >= 0; { // the last first
+			b.SetTurns(func(c identify.Container) bool { return c.ID != fmt.Sprint("c", turn) })
+			time.Sleep(time.Second)
+			if ended[turn].Load() > 0 {
+				turn--
+			}
+		}
+		all.Wait()
+		var order []time.Duration
+		for i := range ended {
+			order = append([]time.Duration{time.Duration(ended[i].Load())}, order...)
+		}
+		t.Log(order, len(moves.calls), "moves")
+		must.True(t, slices.IsSorted(order), must.Sprint(order))
+		must.Less(t, jobs*107*time.Second*11/10, order[jobs-1])
 	})
 }

@@ -29,6 +29,8 @@ const (
 	// saturated is the part of the time in which a card has to be busy for its tasks to be in each
 	// other's way.
 	saturated = 0.9
+	// movePerGiB is how many seconds parking a GiB and restoring another one take (docs/gpu.md).
+	movePerGiB = 1
 	// minUtilisation counts for a task that leaves the card idle for a while.
 	minUtilisation = 0.05
 )
@@ -92,7 +94,8 @@ func (t *task) stepsLeft() float64 {
 	return 0
 }
 
-// cardLeft returns how long the task still has to keep its card busy; nil if unknown.
+// cardLeft returns how long the task still has to keep its card busy, or busy for it while memory is
+// moved; nil if unknown.
 func (t *task) cardLeft() *policy.CPUSeconds {
 	m := t.turn.marks
 	if len(m) < 2 {
@@ -101,6 +104,10 @@ func (t *task) cardLeft() *policy.CPUSeconds {
 	first, last := m[0], m[len(m)-1]
 	left := policy.CPUSeconds(last.left*(last.busy-first.busy)/(first.left-last.left) - (t.turn.busy - last.busy))
 	left = max(left, 0.01) // it is still running
+	// Its memory comes to the card in place of another's.
+	for _, on := range t.gpu.Cards {
+		left += policy.CPUSeconds(on.ParkedMiB+on.WaitingMiB) / 1024 * movePerGiB
+	}
 	return &left
 }
 

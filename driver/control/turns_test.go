@@ -116,6 +116,11 @@ func TestTurns(t *testing.T) {
 		must.StrContains(t, l.Why, "s behind its fair share")
 		must.InDelta(t, 300-long.done, float64(l.RemainingS), 15)
 		must.Eq(t, 1, s.Utilisation)
+		task := n.c.find(long.ID)
+		card, before := &task.gpu.Cards[0], *task.cardLeft()
+		card.ParkedMiB, card.WaitingMiB = 20*1024, 10*1024
+		must.InDelta(t, float64(before)+30, float64(*task.cardLeft()), 1e-9, must.Sprint("a second per GiB"))
+		card.ParkedMiB, card.WaitingMiB = 0, 0
 		for len(c.jobs) == 2 {
 			c.second(n)
 		}

@@ -22,7 +22,7 @@ const root = "../.."
 // budgets are the most words that a page may have. Tables count, and so do their bars.
 var budgets = map[string]int{
 	"README.md":             900,
-	"ARCHITECTURE.md":       840,
+	"ARCHITECTURE.md":       855,
 	"CONTRIBUTING.md":       880,
 	"docs/README.md":        200,
 	"docs/concepts.md":      2690,
