@@ -6,6 +6,7 @@ package control
 import (
 	"time"
 
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/driver/status"
@@ -29,6 +30,9 @@ func (c *Controller) categorise(now time.Time) {
 		t.refresh(now)
 		if !t.Limited || t.cgroup == nil || t.kind() != policy.Training || t.m.Gain.Interval == t.specon.interval {
 			continue // not limited, or its observer is late
+		}
+		if g := t.gpu; g != nil && (g.State != handoff.Running || now.Sub(g.Since) < c.opts.SpeConInterval) {
+			continue // it could not train all the time
 		}
 		t.specon.interval = t.m.Gain.Interval
 		tasks = append(tasks, t)

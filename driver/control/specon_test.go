@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 )
 
@@ -48,5 +49,24 @@ func TestSpeCon(t *testing.T) {
 		n.seconds(60, do)
 		must.Eq(t, specon.CC, s.specon.category)
 		must.False(t, s.specon.request, must.Sprint(s.specon.why))
+	})(t)
+}
+
+// A task that could not use its card all the time is not judged by its gain.
+func TestSpeCon_yielding(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f := n.task("flat")
+		report := handoff.Report{State: handoff.Yielding, Since: time.Now()}
+		f.GPU = func() (handoff.Report, error) { return report, nil }
+		n.start(f)
+		do := behaviour{f: learner(0.05, 1, 0)}
+		n.seconds(100, do)
+		must.Eq(t, specon.New, n.c.find(f.ID).specon.category)
+		report.State, report.Since = handoff.Running, time.Now()
+		n.seconds(25, do)
+		must.Eq(t, specon.New, n.c.find(f.ID).specon.category)
+		n.seconds(150, do)
+		must.Eq(t, specon.CC, n.c.find(f.ID).specon.category)
 	})(t)
 }
