@@ -40,6 +40,7 @@ type cards struct {
 	at      time.Time                // of the last decision
 	regular time.Time                // of the last one that was due
 	changed bool                     // decide at once
+	tasks   int                      // at the last decision
 	ghosts  map[string][]policy.Task // by card: ended before their twins
 	told    map[string]handoff.Turns // by directory
 }
@@ -51,7 +52,7 @@ type turn struct {
 	reported float64           // in the last report, which begins at 0 again after parking
 	fair     policy.CPUSeconds // of the twin
 	level    float64           // busy when the twin was last advanced
-	joined   bool              // it has a twin
+	card     string            // with its twin; "" = none
 	ran      time.Duration     // since the last regular decision, without pauses
 	was      float64           // busy at that time
 	most     policy.Cores      // utilisation when nothing else runs there; 0 = unknown
@@ -159,13 +160,14 @@ func (t *task) onCard() turns.Task {
 // decideTurns decides whose turn it is on each card, and tells the device plugin.
 func (c *Controller) decideTurns(now time.Time) {
 	w := &c.cards
-	on := make(map[string][]*task)
+	on, n := make(map[string][]*task), 0
 	for _, t := range c.tasks {
 		if card := t.card(); card != "" && t.Turns != "" {
 			on[card] = append(on[card], t)
-			w.changed = w.changed || !t.turn.joined
+			n++
 		}
 	}
+	w.changed = w.changed || n != w.tasks
 	due := now.Sub(w.regular) >= turnsEvery
 	if c.opts.Turns == "" || len(on) == 0 && len(w.told) == 0 || !due && !w.changed {
 		return
@@ -188,7 +190,7 @@ func (c *Controller) decideTurns(now time.Time) {
 		}
 	}
 	maps.DeleteFunc(w.ghosts, func(card string, _ []policy.Task) bool { return len(on[card]) == 0 })
-	if w.at, w.changed = now, false; due {
+	if w.at, w.changed, w.tasks = now, false, n; due {
 		w.regular = now
 	}
 	c.tellTurns(now, yield)
@@ -199,7 +201,7 @@ func (c *Controller) decideTurns(now time.Time) {
 func (c *Controller) advanceOnCard(card string, tasks []*task, since time.Duration) []turns.Task {
 	var twins []policy.Task
 	for _, t := range tasks {
-		if t.turn.joined {
+		if t.turn.card == card {
 			twins = append(twins, t.onCard().Task)
 		}
 	}
@@ -213,10 +215,10 @@ func (c *Controller) advanceOnCard(card string, tasks []*task, since time.Durati
 	c.cards.ghosts[card] = ghosts
 	var all []turns.Task
 	for _, t := range tasks {
-		if t.turn.joined {
+		if t.turn.card == card {
 			t.turn.fair, twins = twins[0].FairCPUS, twins[1:]
 		} else {
-			t.turn.joined, t.turn.fair = true, policy.CPUSeconds(t.turn.busy)
+			t.turn.card, t.turn.fair = card, policy.CPUSeconds(t.turn.busy)
 		}
 		t.turn.level = t.turn.busy
 		all = append(all, t.onCard())
@@ -252,15 +254,14 @@ func (c *Controller) tellTurns(now time.Time, yield map[string][]string) {
 
 // leaveCard turns an ended task whose twin still runs into a ghost, and lets the next one in at once.
 func (c *Controller) leaveCard(t *task) {
-	card := t.card()
-	if card == "" || !t.turn.joined {
+	card := t.turn.card // the report may be gone
+	if card == "" {
 		return
 	}
 	g := policy.Task{ID: t.ID, Kind: policy.Training, Entitlement: 1, CapCores: t.turn.most, CPUS: policy.CPUSeconds(t.turn.busy), FairCPUS: t.turn.fair, Ended: true}
 	if t.kind() == policy.Training && twin.Left(g) > 0 && len(c.cards.ghosts[card]) < maxGhosts {
 		c.cards.ghosts[card] = append(c.cards.ghosts[card], g)
 	}
-	c.cards.changed = true
 }
 
 // Stopping lets a task run that is about to be stopped: it cannot react while it waits for its turn. It
@@ -277,7 +278,7 @@ func (c *Controller) Stopping(id string) {
 // turnStatus returns nil for a task without a twin on a card.
 func (t *task) turnStatus() *status.Turn {
 	u := t.turn
-	if !u.joined || t.gpu == nil {
+	if u.card == "" || t.gpu == nil {
 		return nil
 	}
 	s := &status.Turn{Waits: u.decision.Waits, CardS: status.Unknown(), RemainingS: number((*float64)(t.cardLeft())), AheadS: status.Unknown(), Utilisation: status.Unknown()}

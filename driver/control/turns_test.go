@@ -25,19 +25,22 @@ type card struct {
 
 type cardJob struct {
 	*fake
-	utilisation float64 // when nothing else runs
-	perStep     float64 // seconds of the card
-	steps       int
-	done        float64
-	noYield     string
-	silent      bool
-	waited      int // seconds
+	utilisation  float64 // when nothing else runs
+	perStep      float64 // seconds of the card
+	steps        int
+	done         float64
+	noYield      string
+	silent, left bool
+	waited       int // seconds
 }
 
 func (c *card) add(n *node, name string, utilisation float64, steps int) *cardJob {
 	j := &cardJob{fake: n.task(name), utilisation: utilisation, perStep: 0.5, steps: steps}
 	j.Turns = c.dir
 	j.GPU = func() (handoff.Report, error) {
+		if j.left {
+			return handoff.Report{}, fs.ErrNotExist
+		}
 		r := handoff.Report{State: handoff.Running, Cards: []handoff.Card{{UUID: "card"}}, BusyS: new(j.done), NoYield: j.noYield}
 		if j.silent {
 			r.BusyS = nil
@@ -171,6 +174,23 @@ func TestTurns_runs(t *testing.T) {
 			must.Eq(t, 0, long.waited)
 		}))
 	}
+}
+
+// A task that has left its card, or ended, lets the next one in at once.
+func TestTurns_leave(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n, c := newCard(t, fsp.Completion)
+		long, short, other := c.add(n, "long", 1, 600), c.add(n, "short", 1, 200), c.add(n, "other", 1, 300)
+		for range 62 {
+			c.second(n)
+		}
+		must.Eq(t, []bool{true, false, true}, []bool{c.yields(long), c.yields(short), c.yields(other)})
+		short.left = true
+		n.seconds(2, nil)
+		must.Eq(t, []bool{true, false}, []bool{c.yields(long), c.yields(other)})
+		n.remove(other.fake)
+		must.False(t, c.yields(long))
+	})(t)
 }
 
 // The turns end by themselves if the driver does.

@@ -45,6 +45,7 @@ var parts = []struct {
 	{"accuracy", measureAccuracy},
 	{"gate", measureGate},
 	{"makespan", measureMakespan},
+	{"turns", measureTurns},
 }
 
 // part is an experiment's table and data.
