@@ -668,7 +668,7 @@ func runChaos(t *testing.T, seed uint64, more bool) {
 		}
 	})
 	every(3*time.Minute, func() { // the driver decides whose turn it is, then ends
-		some := h.random.Uint32()
+		some := h.upTo(1 << 32)
 		for range h.upTo(2*time.Minute) / time.Second {
 			if g := h.current(); g != nil {
 				g.SetTurns(func(c identify.Container) bool { return some>>(len(c.ID)+int(c.ID[len(c.ID)-1]))%32&1 == 1 })

@@ -63,6 +63,7 @@ ebbtide_gpu_containers{state="parked"} 1
 ebbtide_gpu_containers{state="paused"} 0
 ebbtide_gpu_containers{state="running"} 2
 ebbtide_gpu_containers{state="waiting"} 0
+ebbtide_gpu_containers{state="yielding"} 0
 # HELP ebbtide_gpu_denials_total Denied requests for memory of a card: no room possible or too many waiting (memory), or max_wait exceeded (timeout).
 # TYPE ebbtide_gpu_denials_total counter
 ebbtide_gpu_denials_total{card="GPU-1",reason="memory"} 0
