@@ -49,6 +49,7 @@ func TestRun(t *testing.T) {
 			Accuracy   struct{ Raw []accuracyRun }
 			Gate       struct{ Raw []jobsRun }
 			Makespan   struct{ Raw []jobsRun }
+			Turns      struct{ Raw []turnsRun }
 		}
 	}
 	must.NoError(t, json.Unmarshal(data, &got))
@@ -72,6 +73,10 @@ func TestRun(t *testing.T) {
 		}
 	}
 	must.Len(t, 12, got.Parts.Makespan.Raw)
+	must.Len(t, len(turnSettings)*len(turnWays), got.Parts.Turns.Raw)
+	for _, r := range got.Parts.Turns.Raw {
+		must.Zero(t, r.Failed, must.Sprintf("%+v", r))
+	}
 	must.StrContains(t, out.String(), "with the gate: 0 failures in all rounds (wanted: 0 failures).")
 	must.StrContains(t, out.String(), "| cuMemAllocAsync | 100.0000 % |")
 }

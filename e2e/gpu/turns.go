@@ -186,12 +186,14 @@ func (b bench) decideTurns(ctx context.Context, g *gputest.Gate, way string, all
 	every := b.length / 20
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	for last, now := time.Now(), time.Now(); ; last = now {
+	last := time.Now()
+	for {
 		select {
 		case <-ctx.Done():
 			return
-		case now = <-ticker.C:
+		case <-ticker.C:
 		}
+		now := time.Now()
 		var here []*turnJob
 		var tasks []policy.Task
 		for _, j := range all {
@@ -209,6 +211,7 @@ func (b bench) decideTurns(ctx context.Context, g *gputest.Gate, way string, all
 		yields := make(map[string]bool)
 		if way == fairTurns {
 			twin.Advance(tasks, 1, now.Sub(last).Seconds())
+			last = now
 			on := make([]turns.Task, len(tasks))
 			for i, t := range tasks {
 				here[i].fair, on[i].Task = t.FairCPUS, t
