@@ -23,10 +23,11 @@ func TestGPUTurns(t *testing.T) {
 	t.Parallel()
 	n := newGPUNode(t, fakeCard(t), "exec", gpuOptions{
 		settings: map[string]string{"fsp_prefer": `"completion"`},
-		env:      []string{"EBBTIDE_FAKE_SERIAL=1", "EBBTIDE_FAKE_KERNEL_US=20000"},
+		env:      []string{"EBBTIDE_FAKE_SERIAL=1", "EBBTIDE_FAKE_KERNEL_US=250000"},
 	})
-	train := func(id string, kernels int) *api.Allocation {
-		return n.start(t, n.workload(id, nil, "--steps", "1", "--bytes", strconv.Itoa(mib), "--count", strconv.Itoa(kernels)))
+	// A round is four seconds of the card: on a busy machine, too, they leave it no time between rounds.
+	train := func(id string, rounds int) *api.Allocation {
+		return n.start(t, n.workload(id, nil, "--steps", "1", "--bytes", strconv.Itoa(mib), "--windows", "16", "--count", strconv.Itoa(rounds)))
 	}
 	yields := func(s status.Status) bool {
 		return s.GPU != nil && s.GPU.State == handoff.Yielding && s.Turn != nil && s.Turn.Waits
@@ -34,11 +35,11 @@ func TestGPUTurns(t *testing.T) {
 	runs := func(s status.Status) bool {
 		return s.GPU != nil && s.GPU.State == handoff.Running && s.Turn != nil && !s.Turn.Waits
 	}
-	long := train("long", 1_000_000)
+	long := train("long", 10_000)
 	n.waitStatus(t, long, "train", "of known size on its card", func(s status.Status) bool {
 		return s.Turn != nil && s.Turn.RemainingS > 1000 && s.Turn.Utilisation > 0.5
 	})
-	short := train("short", 4_000)
+	short := train("short", 25)
 	st := n.waitStatus(t, long, "train", "yielding", yields)
 	t.Log(st.Turn.Why)
 	must.StrContains(t, st.Turn.Why, "waits, as others come first on its card")
@@ -61,7 +62,7 @@ func TestGPUTurns(t *testing.T) {
 	n.waitEvent(t, long, "train", "GPU: running again after ", " yielding")
 
 	// A task that yields can be stopped.
-	shorter := train("shorter", 10_000)
+	shorter := train("shorter", 100)
 	n.waitStatus(t, long, "train", "yielding", yields)
 	n.stop(t, "long")
 	n.waitStatus(t, shorter, "train", "running", runs)
