@@ -34,13 +34,13 @@ var budgets = map[string]int{
 	"docs/gpu-internals.md": 1310,
 	"docs/queue.md":         1525,
 	"docs/sim.md":           845,
-	"docs/evaluation.md":    3455,
+	"docs/evaluation.md":    3520,
 	"docs/dependencies.md":  1095,
 	"docs/metrics.md":       1610,
 }
 
 // inAll is the most words of all of docs.
-const inAll = 28930
+const inAll = 28990
 
 func TestBudgets(t *testing.T) {
 	for name, most := range budgets {
