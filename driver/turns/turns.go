@@ -49,7 +49,7 @@ func Decide(nowS, seconds float64, prefer fsp.Prefer, tasks []Task) []Decision {
 	out := fsp.Decide(s, fsp.Params{Prefer: prefer, Floor: leastFloor})
 	decided := make([]Decision, len(tasks))
 	claims := make([]waterfill.Claim, len(tasks))
-	var order []int // those of known size that may wait or are late, by what fair finish gives them
+	var order []int // those of known size that may wait or are late, by how far fair finish serves them
 	for i, t := range tasks {
 		decided[i].Decision = out.Tasks[i]
 		if t.Ended {
@@ -63,7 +63,9 @@ func Decide(nowS, seconds float64, prefer fsp.Prefer, tasks []Task) []Decision {
 			order = append(order, i)
 		}
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(decided[b].Bound(), decided[a].Bound()) })
+	// Of what they can use: one that comes first may use little.
+	served := func(i int) float64 { return float64(decided[i].Bound()) / claims[i].Max }
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(served(b), served(a)) })
 	enough := full * together(claims, order)
 	for n, i := range order {
 		// One that is late is not held: its size may be wrong, and it must not stop others that are late.

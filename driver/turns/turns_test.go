@@ -44,6 +44,7 @@ func TestDecide(t *testing.T) {
 	}{
 		{"least remaining first", []Task{job("a", 30, 0), job("b", 10, 0), job("c", 20, 0)}, "w-w"},
 		{"as many as fill the card", []Task{job("a", 30, 0.5), job("b", 10, 0.5), job("c", 20, 0.5)}, "w--"},
+		{"the first uses little", []Task{job("a", 1000, 0), job("b", 10, 0.4)}, "--"},
 		{"none waits where all fit", []Task{job("a", 30, 0.3), job("b", 10, 0.3), job("c", 20, 0.3)}, "---"},
 		{"or where what cannot wait would take their part", []Task{job("a", 30, 0), unknown, job("b", 10, 0)}, "---"},
 		{"or is depended on", []Task{job("a", 30, 0), runs, job("b", 10, 0)}, "---"},
