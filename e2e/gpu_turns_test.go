@@ -30,10 +30,10 @@ func TestGPUTurns(t *testing.T) {
 		return n.start(t, n.workload(id, nil, "--steps", "1", "--bytes", strconv.Itoa(mib), "--windows", "16", "--count", strconv.Itoa(rounds)))
 	}
 	yields := func(s status.Status) bool {
-		return s.GPU != nil && s.GPU.State == handoff.Yielding && s.Turn != nil && s.Turn.Waits
+		return s.GPU != nil && s.GPU.State == handoff.Yielding && s.Turn != nil && s.Turn.Yields
 	}
 	runs := func(s status.Status) bool {
-		return s.GPU != nil && s.GPU.State == handoff.Running && s.Turn != nil && !s.Turn.Waits
+		return s.GPU != nil && s.GPU.State == handoff.Running && s.Turn != nil && !s.Turn.Yields
 	}
 	long := train("long", 10_000)
 	n.waitStatus(t, long, "train", "of known size on its card", func(s status.Status) bool {

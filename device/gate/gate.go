@@ -459,7 +459,7 @@ type view struct {
 func (v view) Fits(r queue.Request) error {
 	err := v.ledger.FitsCard(r.Card, r.Bytes)
 	if !r.Restore {
-		if c := v.containers[r.Container]; c.parking != nil || c.yields() {
+		if v.containers[r.Container].stopped() {
 			return queue.ErrParked
 		}
 		err = v.ledger.Fits(r.Container, r.Card, r.Bytes)

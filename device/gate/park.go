@@ -92,8 +92,7 @@ func (g *Gate) breakDeadlock(now time.Time, r queue.Request) bool {
 func (g *Gate) candidates(now time.Time, card ledger.CardID) []queue.Candidate {
 	wants := make(map[ledger.ContainerID]uint64)
 	for r := range g.queue.All {
-		// Skip requests of parked containers, and of those that wait for their turn.
-		if c := g.containers[r.Container]; r.Card == card && c.parking == nil && !c.yields() {
+		if r.Card == card && !g.containers[r.Container].stopped() {
 			wants[r.Container] += r.Bytes
 		}
 	}

@@ -169,6 +169,9 @@ func (g *Gate) release(now time.Time, c *container) {
 
 func (c *container) yields() bool { return c.pause != nil && c.pause.reasons[pauseTurn] }
 
+// stopped reports whether a container's requests wait, whatever is free.
+func (c *container) stopped() bool { return c.parking != nil || c.yields() }
+
 // whyNotYield returns why a container never waits for its turn, or "": others may wait for it elsewhere.
 func (g *Gate) whyNotYield(c *container) string {
 	switch {

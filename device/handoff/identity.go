@@ -28,18 +28,7 @@ type Identity struct {
 func IdentityPath(dir, alloc, task string) string { return ReportPath(dir, alloc, task) }
 
 // ReadIdentity reads an identity. The error wraps fs.ErrNotExist if there is none.
-func ReadIdentity(path string) (Identity, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return Identity{}, fmt.Errorf("reading a task's identity: %w", err)
-	}
-	defer f.Close()
-	var i Identity
-	if err := json.NewDecoder(io.LimitReader(f, maxReport)).Decode(&i); err != nil {
-		return Identity{}, fmt.Errorf("reading a task's identity from %s: %w", path, err)
-	}
-	return i, nil
-}
+func ReadIdentity(path string) (Identity, error) { return read[Identity](path, "a task's identity") }
 
 // WriteIdentity atomically replaces an identity.
 func WriteIdentity(path string, i Identity) error { return replace(path, "a task's identity", i) }
@@ -50,6 +39,21 @@ func RemoveIdentity(path string) error {
 		return fmt.Errorf("removing a task's identity: %w", err)
 	}
 	return nil
+}
+
+// maxRead is the maximum size of a file, in bytes.
+const maxRead = 1 << 20
+
+func read[T any](path, what string) (content T, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return content, fmt.Errorf("reading %s: %w", what, err)
+	}
+	defer f.Close()
+	if err := json.NewDecoder(io.LimitReader(f, maxRead)).Decode(&content); err != nil {
+		return *new(T), fmt.Errorf("reading %s from %s: %w", what, path, err)
+	}
+	return content, nil
 }
 
 func replace(path, what string, content any) error {

@@ -4,10 +4,6 @@
 package handoff
 
 import (
-	"encoding/json"
-	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"time"
 )
@@ -69,21 +65,8 @@ func ReportPath(dir, alloc, task string) string {
 	return filepath.Join(dir, filepath.Base(alloc)+"."+filepath.Base(task)+".json")
 }
 
-const maxReport = 1 << 20
-
 // ReadReport reads a report. The error wraps fs.ErrNotExist if there is none.
-func ReadReport(path string) (Report, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return Report{}, fmt.Errorf("reading a container's report: %w", err)
-	}
-	defer f.Close()
-	var r Report
-	if err := json.NewDecoder(io.LimitReader(f, maxReport)).Decode(&r); err != nil {
-		return Report{}, fmt.Errorf("reading a container's report from %s: %w", path, err)
-	}
-	return r, nil
-}
+func ReadReport(path string) (Report, error) { return read[Report](path, "a container's report") }
 
 // WriteReport atomically replaces a report.
 func WriteReport(path string, r Report) error {

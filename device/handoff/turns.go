@@ -4,10 +4,6 @@
 package handoff
 
 import (
-	"encoding/json"
-	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -31,18 +27,7 @@ func (t Turns) Yields(now time.Time, alloc, task string) bool {
 func turnsPath(reports string) string { return filepath.Join(reports, "turns.json") }
 
 // ReadTurns reads the turns in a directory of reports. The error wraps fs.ErrNotExist if there are none.
-func ReadTurns(reports string) (Turns, error) {
-	f, err := os.Open(turnsPath(reports))
-	if err != nil {
-		return Turns{}, fmt.Errorf("reading the turns: %w", err)
-	}
-	defer f.Close()
-	var t Turns
-	if err := json.NewDecoder(io.LimitReader(f, maxReport)).Decode(&t); err != nil {
-		return Turns{}, fmt.Errorf("reading the turns from %s: %w", f.Name(), err)
-	}
-	return t, nil
-}
+func ReadTurns(reports string) (Turns, error) { return read[Turns](turnsPath(reports), "the turns") }
 
 // WriteTurns atomically replaces the turns in a directory of reports.
 func WriteTurns(reports string, t Turns) error { return replace(turnsPath(reports), "the turns", t) }

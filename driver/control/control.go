@@ -193,6 +193,7 @@ func New(opts Options, logger hclog.Logger) *Controller {
 		alpha:    math.NaN(),
 		pool:     opts.PoolCores,
 		damper:   plan.NewDamper(opts.Interval),
+		cards:    cards{ghosts: make(map[string][]policy.Task), told: make(map[string]handoff.Turns)},
 	}
 }
 

@@ -58,7 +58,7 @@ type turn struct {
 	most     policy.Cores      // utilisation when nothing else runs there; 0 = unknown
 	marks    []turnMark
 	ends     bool // it is being stopped, and must not wait
-	decision turns.Decision
+	yields   bool
 }
 
 type turnMark struct{ busy, left float64 } // left: steps
@@ -154,11 +154,27 @@ func (t *task) onCard() turns.Task {
 		ID: t.ID, Kind: t.kind(), Entitlement: 1,
 		CPUS: policy.CPUSeconds(t.turn.busy), FairCPUS: t.turn.fair, CapCores: t.turn.most, RemainingCPUS: t.cardLeft(),
 	}
-	return turns.Task{Task: p, Runs: !t.Limited || !t.turn.known || t.turn.ends || t.move.State != "" || t.gpu.NoYield != ""}
+	return turns.Task{Task: p, Runs: t.whyRuns() != ""}
+}
+
+// whyRuns returns why the task never yields, or "".
+func (t *task) whyRuns() string {
+	switch {
+	case !t.turn.known:
+		return "the card does not report which process keeps it busy"
+	case t.gpu.NoYield != "":
+		return t.gpu.NoYield
+	case t.turn.ends || t.move.State != "" || !t.Limited || t.kind() == policy.Service:
+		return "it is exempt"
+	}
+	return ""
 }
 
 // decideTurns decides whose turn it is on each card, and tells the device plugin.
 func (c *Controller) decideTurns(now time.Time) {
+	if c.opts.Turns == "" {
+		return
+	}
 	w := &c.cards
 	on, n := make(map[string][]*task), 0
 	for _, t := range c.tasks {
@@ -169,7 +185,7 @@ func (c *Controller) decideTurns(now time.Time) {
 	}
 	w.changed = w.changed || n != w.tasks
 	due := now.Sub(w.regular) >= turnsEvery
-	if c.opts.Turns == "" || len(on) == 0 && len(w.told) == 0 || !due && !w.changed {
+	if len(on) == 0 && len(w.told) == 0 || !due && !w.changed {
 		return
 	}
 	yield := make(map[string][]string)
@@ -181,10 +197,9 @@ func (c *Controller) decideTurns(now time.Time) {
 			measureCard(tasks, now.Sub(w.regular))
 		}
 		all := c.advanceOnCard(card, tasks, min(now.Sub(w.at), turnsLast))
-		for i, d := range turns.Decide(float64(now.UnixMilli())/1e3, turnsEvery.Seconds(), c.opts.Turns, all)[:len(tasks)] {
-			t := tasks[i]
-			t.turn.decision = d
-			if d.Waits {
+		yields := turns.Decide(turnsEvery.Seconds(), c.opts.Turns, all)
+		for i, t := range tasks { // ghosts follow them
+			if t.turn.yields = yields[i]; yields[i] {
 				yield[t.Turns] = append(yield[t.Turns], handoff.Holder(t.AllocID, t.Name))
 			}
 		}
@@ -209,9 +224,6 @@ func (c *Controller) advanceOnCard(card string, tasks []*task, since time.Durati
 	twins = append(twins, c.cards.ghosts[card]...)
 	twin.Advance(twins, 1, since.Seconds())
 	ghosts := slices.DeleteFunc(twins[n:], func(g policy.Task) bool { return twin.Left(g) == 0 })
-	if c.cards.ghosts == nil {
-		c.cards.ghosts = make(map[string][]policy.Task)
-	}
 	c.cards.ghosts[card] = ghosts
 	var all []turns.Task
 	for _, t := range tasks {
@@ -232,9 +244,6 @@ func (c *Controller) advanceOnCard(card string, tasks []*task, since time.Durati
 // tellTurns writes the turns for the device plugin where they have changed or would soon end.
 func (c *Controller) tellTurns(now time.Time, yield map[string][]string) {
 	w := &c.cards
-	if w.told == nil {
-		w.told = make(map[string]handoff.Turns)
-	}
 	for dir, names := range yield {
 		slices.Sort(names)
 		was, told := w.told[dir]
@@ -252,7 +261,7 @@ func (c *Controller) tellTurns(now time.Time, yield map[string][]string) {
 	}
 }
 
-// leaveCard turns an ended task whose twin still runs into a ghost, and lets the next one in at once.
+// leaveCard turns an ended task whose twin still runs into a ghost.
 func (c *Controller) leaveCard(t *task) {
 	card := t.turn.card // the report may be gone
 	if card == "" {
@@ -281,23 +290,20 @@ func (t *task) turnStatus() *status.Turn {
 	if u.card == "" || t.gpu == nil {
 		return nil
 	}
-	s := &status.Turn{Waits: u.decision.Waits, CardS: status.Unknown(), RemainingS: number((*float64)(t.cardLeft())), AheadS: status.Unknown(), Utilisation: status.Unknown()}
+	s := &status.Turn{Yields: u.yields, CardS: status.Unknown(), RemainingS: number((*float64)(t.cardLeft())), AheadS: status.Unknown(), Utilisation: status.Unknown()}
 	if u.known {
 		s.CardS, s.AheadS = status.Number(u.busy), status.Number(u.level-float64(u.fair))
 	}
 	if u.most > 0 {
 		s.Utilisation = status.Number(u.most)
 	}
+	why := t.whyRuns()
 	switch {
-	case !u.known:
-		s.Why = "runs: the card does not report which process keeps it busy"
-	case t.gpu.NoYield != "":
-		s.Why = "runs: " + t.gpu.NoYield
-	case u.ends || t.move.State != "" || !t.Limited || t.kind() == policy.Service:
-		s.Why = "runs: it is exempt"
+	case why != "":
+		s.Why = "runs: " + why
 	case !s.RemainingS.Known():
 		s.Why = "runs: it is not known how long it will keep the card busy"
-	case u.decision.Waits:
+	case u.yields:
 		s.Why = fmt.Sprintf("waits, as others come first on its card: it has %.0f s of it to go", float64(s.RemainingS))
 	default:
 		s.Why = fmt.Sprintf("runs: it has %.0f s of the card to go", float64(s.RemainingS))

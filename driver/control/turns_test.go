@@ -91,6 +91,12 @@ func (c *card) second(n *node) {
 	n.second(do)
 }
 
+func (c *card) seconds(n *node, count int) {
+	for range count {
+		c.second(n)
+	}
+}
+
 func newCard(t *testing.T, prefer fsp.Prefer) (*node, *card) {
 	n := newNode(t, func(o *Options) { o.Policy, o.Turns = decider(t, "auto"), prefer })
 	return n, &card{t: t, dir: t.TempDir()}
@@ -101,20 +107,16 @@ func TestTurns(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n, c := newCard(t, fsp.Completion)
 		long := c.add(n, "long", 1, 600)
-		for range 30 {
-			c.second(n)
-		}
+		c.seconds(n, 30)
 		must.InDelta(t, 0, float64(n.c.find(long.ID).turnStatus().AheadS), 1, must.Sprint("alone it has all that it can use"))
 		short := c.add(n, "short", 1, 150)
-		for range 60 {
-			c.second(n)
-		}
+		c.seconds(n, 60)
 		must.True(t, c.yields(long))
 		must.False(t, c.yields(short))
 		s, l := n.c.find(short.ID).turnStatus(), n.c.find(long.ID).turnStatus()
-		must.False(t, s.Waits)
+		must.False(t, s.Yields)
 		must.StrContains(t, s.Why, "s ahead of its fair share")
-		must.True(t, l.Waits)
+		must.True(t, l.Yields)
 		must.StrContains(t, l.Why, "waits, as others come first on its card: it has ")
 		must.StrContains(t, l.Why, "s behind its fair share")
 		must.InDelta(t, 300-long.done, float64(l.RemainingS), 15)
@@ -140,9 +142,7 @@ func TestTurns_together(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n, c := newCard(t, fsp.Completion)
 		a, b, large := c.add(n, "a", 0.3, 300), c.add(n, "b", 0.4, 300), c.add(n, "large", 0.6, 900)
-		for range 150 {
-			c.second(n)
-		}
+		c.seconds(n, 150)
 		must.False(t, c.yields(a))
 		must.False(t, c.yields(b))
 		must.False(t, c.yields(large), must.Sprint("the two leave a third of the card idle"))
@@ -167,9 +167,7 @@ func TestTurns_runs(t *testing.T) {
 			long := c.add(n, "long", 1, 600)
 			c.add(n, "short", 1, 300)
 			change(n, long)
-			for range 60 {
-				c.second(n)
-			}
+			c.seconds(n, 60)
 			must.False(t, c.yields(long))
 			must.Eq(t, 0, long.waited)
 		}))
@@ -181,9 +179,7 @@ func TestTurns_leave(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n, c := newCard(t, fsp.Completion)
 		long, short, other := c.add(n, "long", 1, 600), c.add(n, "short", 1, 200), c.add(n, "other", 1, 300)
-		for range 62 {
-			c.second(n)
-		}
+		c.seconds(n, 62)
 		must.Eq(t, []bool{true, false, true}, []bool{c.yields(long), c.yields(short), c.yields(other)})
 		short.left = true
 		n.seconds(2, nil)
@@ -199,9 +195,7 @@ func TestTurns_driverEnds(t *testing.T) {
 		n, c := newCard(t, fsp.Completion)
 		long := c.add(n, "long", 1, 600)
 		c.add(n, "short", 1, 300)
-		for range 60 {
-			c.second(n)
-		}
+		c.seconds(n, 60)
 		must.True(t, c.yields(long))
 		n.stop()
 		time.Sleep(turnsLast)

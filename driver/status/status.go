@@ -148,7 +148,7 @@ type Fair struct {
 
 // Turn compares a task with its twin on a shared card, where all run at once.
 type Turn struct {
-	Waits       bool   `json:"yields"`      // others come first on its card
+	Yields      bool   `json:"yields"`      // others come first on its card
 	Why         string `json:"why"`         // explanation
 	CardS       Number `json:"card_s"`      // time in which the task has kept the card busy
 	RemainingS  Number `json:"remaining_s"` // how long it still has to

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package turns decides which tasks on a card wait because others come first there. It is fair finish
+// Package turns decides which tasks on a card yield because others come first there. It is fair finish
 // (package fsp) on a pool of one card: a task's amounts are seconds in which it keeps the card busy, its
 // cap is its utilisation of the card when nothing else runs there. A card cannot be given in parts, and
 // what runs on it shares its time; so tasks are let in, in the order of fair finish, until they fill it.
@@ -28,30 +28,23 @@ const (
 // Task is a task on a card.
 type Task struct {
 	policy.Task
-	// Runs: it never waits, as others may depend on it. Nor does one of unknown size, or a service.
+	// Runs: it never yields, as others may depend on it. Nor does one of unknown size, or a service.
 	Runs bool
 }
 
-// Decision is about one task.
-type Decision struct {
-	policy.Decision
-	Waits bool
-}
-
-// Decide decides about the tasks of a card, in their order. prefer is the order in which slack is spent;
-// the decision is for a number of seconds.
-func Decide(nowS, seconds float64, prefer fsp.Prefer, tasks []Task) []Decision {
-	s := policy.Snapshot{NowS: nowS, PoolCores: 1, IntervalS: seconds}
+// Decide returns which of a card's tasks yield, in their order. prefer is the order in which slack is
+// spent; the decision is for a number of seconds.
+func Decide(seconds float64, prefer fsp.Prefer, tasks []Task) (yields []bool) {
+	s := policy.Snapshot{PoolCores: 1, IntervalS: seconds}
 	for _, t := range tasks {
 		t.Entitlement = 1
 		s.Tasks = append(s.Tasks, t.Task)
 	}
-	out := fsp.Decide(s, fsp.Params{Prefer: prefer, Floor: leastFloor})
-	decided := make([]Decision, len(tasks))
+	decided := fsp.Decide(s, fsp.Params{Prefer: prefer, Floor: leastFloor}).Tasks
+	yields = make([]bool, len(tasks))
 	claims := make([]waterfill.Claim, len(tasks))
-	var order []int // those of known size that may wait or are late, by how far fair finish serves them
+	var order []int // those of known size that may yield or are late, by how far fair finish serves them
 	for i, t := range tasks {
-		decided[i].Decision = out.Tasks[i]
 		if t.Ended {
 			continue
 		}
@@ -71,12 +64,12 @@ func Decide(nowS, seconds float64, prefer fsp.Prefer, tasks []Task) []Decision {
 		// One that is late is not held: its size may be wrong, and it must not stop others that are late.
 		if rest := order[n:]; n > 0 && !decided[i].Late && together(without(claims, rest), order[:n]) >= enough {
 			for _, i := range rest {
-				decided[i].Waits = true
+				yields[i] = true
 			}
 			break
 		}
 	}
-	return decided
+	return yields
 }
 
 func without(claims []waterfill.Claim, gone []int) []waterfill.Claim {

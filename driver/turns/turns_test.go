@@ -17,8 +17,8 @@ import (
 func known(x policy.CPUSeconds) *policy.CPUSeconds { return &x }
 
 func decide(tasks ...Task) (waits string) {
-	for _, d := range Decide(0, 5, fsp.Completion, tasks) {
-		waits += map[bool]string{false: "-", true: "w"}[d.Waits]
+	for _, yields := range Decide(5, fsp.Completion, tasks) {
+		waits += map[bool]string{false: "-", true: "w"}[yields]
 	}
 	return waits
 }
@@ -85,13 +85,13 @@ func TestDecide_ends(t *testing.T) {
 						here, all, twins = append(here, i), append(all, Task{Task: tasks[i]}), append(twins, tasks[i])
 					}
 				}
-				decided := make([]Decision, len(all))
+				yields := make([]bool, len(all))
 				if turns {
-					decided = Decide(now, step, fsp.Balanced, all)
+					yields = Decide(step, fsp.Balanced, all)
 				}
 				runs := 0
 				for k, i := range here {
-					if ends[i] == 0 && !decided[k].Waits {
+					if ends[i] == 0 && !yields[k] {
 						runs++
 					}
 				}
@@ -102,7 +102,7 @@ func TestDecide_ends(t *testing.T) {
 						continue
 					}
 					must.Positive(t, runs)
-					if decided[k].Waits {
+					if yields[k] {
 						continue
 					}
 					got := policy.CPUSeconds(min(step/float64(runs), float64(*tasks[i].RemainingCPUS)))

@@ -217,8 +217,8 @@ func (b bench) decideTurns(ctx context.Context, g *gputest.Gate, way string, all
 			for i, t := range tasks {
 				here[i].fair, on[i].Task = t.FairCPUS, t
 			}
-			for i, d := range turns.Decide(0, every.Seconds(), fsp.Completion, on) {
-				yields[here[i].name] = d.Waits
+			for i, is := range turns.Decide(every.Seconds(), fsp.Completion, on) {
+				yields[here[i].name] = is
 			}
 		} else {
 			var alive []string

@@ -80,7 +80,7 @@ type Request struct {
 	Lazy bool
 }
 
-// ErrParked: the request waits until its container is restored.
+// ErrParked: the request waits until its container is restored, or has its turn.
 var ErrParked = errors.New("the container is parked or waits for its turn")
 
 // ErrUnreported: the request exceeds its container's limit only by the expected holdings of
