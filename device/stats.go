@@ -104,7 +104,7 @@ func containers(all []gate.Status, card ledger.CardID, onCard []nvml.Process) ma
 				name = st.Container.Alloc + "." + st.Container.Task
 			}
 			out[name] = &structs.StatObject{Attributes: map[string]*structs.StatValue{
-				"Memory":  mib(u.Held.CardUsage(), u.Limit, "Memory that the container holds, of its share"),
+				"Memory":  mib(u.Held.CardUsage(), u.Share, "Memory that the container holds, of its share"),
 				"Used":    mib(usedBy(st.PIDs, onCard), u.Held.CardUsage()-u.Held.Overhead, "Memory that its processes have on the card, of what was granted"),
 				"Waiting": count(u.Waiting, "Requests for memory that wait"),
 				"Denied":  count(int(u.Denied+u.TooLong), "Requests for memory that were denied"),
@@ -151,6 +151,9 @@ func cardStats(c nvml.Card, u nvml.Usage) *nomad.DeviceStats {
 		"Temperature":         {Unit: "C", Desc: "Temperature of the card", IntNumeratorVal: u.TemperatureC},
 		"Power usage":         {Unit: "W", Desc: "Power that the card takes, of what it may take", IntNumeratorVal: u.PowerW, IntDenominatorVal: c.PowerW},
 		"BAR1 buffer state":   {Unit: structs.UnitMiB, Desc: "BAR1 memory in use", IntNumeratorVal: u.BAR1MiB, IntDenominatorVal: c.BAR1MiB},
+		"ECC L1 errors":       {Unit: "#", Desc: "Corrected errors of the L1 cache since the driver was loaded", IntNumeratorVal: u.ECCL1},
+		"ECC L2 errors":       {Unit: "#", Desc: "Corrected errors of the L2 cache since the driver was loaded", IntNumeratorVal: u.ECCL2},
+		"ECC memory errors":   {Unit: "#", Desc: "Corrected errors of the memory since the driver was loaded", IntNumeratorVal: u.ECCMemory},
 	} {
 		if v.IntNumeratorVal != nil {
 			stats[name] = &v

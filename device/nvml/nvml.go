@@ -48,8 +48,10 @@ type Usage struct {
 	// with the encoder or decoder used. These and the next are nil if unknown.
 	GPU, Memory, Encoder, Decoder *int64
 	TemperatureC, PowerW, BAR1MiB *int64
-	Processes                     []Process
-	ProcessesKnown                bool
+	// Corrected errors since the driver was loaded; nil if unknown.
+	ECCL1, ECCL2, ECCMemory *int64
+	Processes               []Process
+	ProcessesKnown          bool
 }
 
 // Process is a process on a card.
@@ -342,6 +344,12 @@ func (l *Library) Usage(uuid string) (Usage, error) {
 	if bar1 := known(l, "nvmlDeviceGetBAR1MemoryInfo", dev.GetBAR1MemoryInfo); bar1 != nil {
 		u.BAR1MiB = number(&bar1.Bar1Used, MiB)
 	}
+	corrected := func(in nvml.MemoryLocation) *int64 {
+		return number(known(l, "nvmlDeviceGetMemoryErrorCounter", func() (uint64, nvml.Return) {
+			return dev.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC, in)
+		}), 1)
+	}
+	u.ECCL1, u.ECCL2, u.ECCMemory = corrected(nvml.MEMORY_LOCATION_L1_CACHE), corrected(nvml.MEMORY_LOCATION_L2_CACHE), corrected(nvml.MEMORY_LOCATION_DEVICE_MEMORY)
 	if !l.hasFunction("nvmlDeviceGetComputeRunningProcesses") {
 		return u, nil
 	}

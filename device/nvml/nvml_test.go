@@ -49,6 +49,12 @@ func old(unknown string, change ...func(*mock.Device)) *Library {
 			GetBAR1MemoryInfoFunc: func() (nvml.BAR1Memory, nvml.Return) {
 				return nvml.BAR1Memory{Bar1Total: 64 * MiB, Bar1Used: 3 * MiB}, nvml.SUCCESS
 			},
+			GetMemoryErrorCounterFunc: func(kind nvml.MemoryErrorType, since nvml.EccCounterType, in nvml.MemoryLocation) (uint64, nvml.Return) {
+				if kind != nvml.MEMORY_ERROR_TYPE_CORRECTED || since != nvml.VOLATILE_ECC || in == nvml.MEMORY_LOCATION_L1_CACHE {
+					return 0, nvml.ERROR_NOT_SUPPORTED
+				}
+				return 10 + uint64(in), nvml.SUCCESS
+			},
 			GetMaxClockInfoFunc: func(of nvml.ClockType) (uint32, nvml.Return) {
 				return map[nvml.ClockType]uint32{nvml.CLOCK_SM: 1980, nvml.CLOCK_MEM: 3201}[of], nvml.SUCCESS
 			},
@@ -209,6 +215,7 @@ func TestUsage(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, Usage{
 		Time: u.Time, Used: 30 * MiB, Free: 70 * MiB, GPU: new(int64(50)), Memory: new(int64(10)), Encoder: new(int64(7)), TemperatureC: new(int64(40)), BAR1MiB: new(int64(3)),
+		ECCL2: new(int64(11)), ECCMemory: new(int64(12)),
 		Processes: []Process{{PID: 7, Used: 5 * MiB}, {PID: 8}}, ProcessesKnown: true,
 	}, u)
 	_, err = l.Usage("GPU-3")

@@ -164,6 +164,15 @@ API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t dev, int sensor, unsigned
 API nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t dev, nvmlTemperature_t *t) { GPU(dev, g); (void)g; t->temperature = 41; return NVML_SUCCESS; }
 API nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t dev, unsigned *mw) { GPU(dev, g); (void)g; *mw = 120000; return NVML_SUCCESS; }
 API nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t dev, unsigned *mw) { GPU(dev, g); (void)g; *mw = 700000; return NVML_SUCCESS; }
+API nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t dev, int type, int counter, int location, unsigned long long *count)
+{
+	GPU(dev, g);
+	(void)g, (void)type, (void)counter;
+	if (location == 0) // the L1 cache, as on cards of today
+		return NVML_ERROR_NOT_SUPPORTED;
+	*count = 0;
+	return NVML_SUCCESS;
+}
 API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t dev, int of, unsigned *mhz) { GPU(dev, g); (void)g; *mhz = of == 2 ? 2619 : 1980; return NVML_SUCCESS; }
 API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t dev, nvmlUtilization_t *u)
 {
