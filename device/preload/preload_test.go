@@ -285,6 +285,34 @@ func TestChurn(t *testing.T) {
 	}
 }
 
+// With the driver's real library, which loads without a card, programs get the hooks: every address that
+// cuGetProcAddress returns for a hooked name is the preload library's.
+func TestDriver(t *testing.T) {
+	at := os.Getenv("EBBTIDE_LIBCUDA")
+	if _, err := os.Stat(filepath.Join(at, "libcuda.so.1")); at == "" || err != nil {
+		t.Skip("NVIDIA's libcuda.so.1 is not in $EBBTIDE_LIBCUDA: make test downloads it")
+	}
+	look := func(gate string) (all []line) {
+		j := start(t, gate, []string{"LD_LIBRARY_PATH=" + at}, "--mode", "addresses")
+		for l := range j.lines {
+			if _, is := l["proc"]; is {
+				all = append(all, l)
+			}
+		}
+		must.NoError(t, j.cmd.Wait(), must.Sprint(j.errs.String()))
+		return all
+	}
+	plain, with := look("-"), look("/nowhere")
+	must.Greater(t, 150, len(plain), must.Sprint("addresses"))
+	for _, l := range plain {
+		must.Eq[any](t, "libcuda.so.1", l["file"])
+	}
+	must.SliceNotEmpty(t, with)
+	for _, l := range with {
+		must.Eq[any](t, "libebbtide-cuda.so", l["file"], must.Sprint(l))
+	}
+}
+
 func TestNoContext(t *testing.T) {
 	g := startGate(t, 300*mib)
 	j := start(t, g.path, nil, "--mode", "thread")
@@ -476,6 +504,22 @@ func TestPause(t *testing.T) {
 		if before < 2 {
 			j.next("step")
 		}
+	}
+	j.end()
+	g.fine()
+}
+
+// A context is not destroyed while a pause waits for its work.
+func TestPause_contexts(t *testing.T) {
+	g := startGate(t, 900*mib)
+	j := start(t, g.path, []string{"EBBTIDE_FAKE_KERNEL_US=200"}, "--mode", "contexts", "--threads", "4", "--count", "500", "--pause-ms", "1")
+	eventually(t, "connected", func() bool { return g.count(request) > 0 })
+	for range 40 {
+		before := g.count(paused)
+		g.all(message{Type: pause})
+		eventually(t, "paused", func() bool { return g.count(paused) > before || len(j.lines) > 0 })
+		g.all(message{Type: resume})
+		time.Sleep(time.Millisecond)
 	}
 	j.end()
 	g.fine()

@@ -20,7 +20,7 @@
 enum { CODE = 7000 };
 enum { DRIVER = 12080 }; // the newest version of CUDA that it knows
 
-struct CUctx_st { int gpu, primary, refs; };
+struct CUctx_st { int gpu, primary, refs; _Atomic bool destroyed; };
 struct CUmemPoolHandle_st { int gpu; int64_t reserved, used, threshold; _Atomic bool destroyed; };
 struct CUgraph_st { int64_t bytes; };
 struct CUgraphExec_st { int64_t bytes; };
@@ -362,6 +362,7 @@ API CUresult cuCtxCreate(CUcontext *ctx, unsigned flags, CUdevice dev) { return 
 API CUresult cuCtxCreate_v3(CUcontext *ctx, void *a, int n, unsigned flags, CUdevice dev) { (void)a; (void)n; return ctx ? cuCtxCreate_v2(ctx, flags, dev) : CODE + 4; }
 API CUresult cuCtxCreate_v4(CUcontext *ctx, void *a, unsigned flags, CUdevice dev) { (void)a; return ctx ? cuCtxCreate_v2(ctx, flags, dev) : CODE + 5; }
 
+// Kept, to notice a use after it.
 API CUresult cuCtxDestroy_v2(CUcontext c)
 {
 	if (!c || c->primary)
@@ -369,7 +370,7 @@ API CUresult cuCtxDestroy_v2(CUcontext c)
 	context_free(c);
 	if (here() == c)
 		tls.top--;
-	free(c);
+	c->destroyed = true;
 	return CUDA_SUCCESS;
 }
 API CUresult cuCtxDestroy(CUcontext c) { return cuCtxDestroy_v2(c); }
@@ -409,6 +410,8 @@ API CUresult cuCtxSynchronize(void)
 	if (my.captures)
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	drain();
+	if (c->destroyed)
+		abort();
 	return CUDA_SUCCESS;
 }
 

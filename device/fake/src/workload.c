@@ -28,6 +28,8 @@
 	X(cuDevicePrimaryCtxRelease_v2, 11000, (CUdevice)) \
 	X(cuCtxSetCurrent, 4000, (CUcontext)) \
 	X(cuCtxSynchronize, 2000, (void)) \
+	X(cuCtxCreate_v2, 3020, (CUcontext *, unsigned, CUdevice)) \
+	X(cuCtxDestroy_v2, 4000, (CUcontext)) \
 	X(cuMemAlloc_v2, 3020, (CUdeviceptr *, size_t)) \
 	X(cuMemAllocManaged, 6000, (CUdeviceptr *, size_t, unsigned)) \
 	X(cuMemFree_v2, 3020, (CUdeviceptr)) \
@@ -117,7 +119,7 @@ static struct {
 
 static struct {
 	const char *resolve, *alloc, *mode, *until, *after, *library;
-	long long bytes, peak, least, leave, work;
+	long long bytes, least, leave, work;
 	int steps, threads, pause_ms, hold_ms, count, windows, ask, own;
 	unsigned long long seed;
 } opt = { .resolve = "dlsym", .alloc = "sync", .mode = "train", .bytes = 16 << 20, .steps = 8, .threads = 1, .windows = 1, .seed = 1 };
@@ -318,15 +320,13 @@ static void *train(void *arg)
 {
 	unsigned long long seed = opt.seed + (unsigned long long)(uintptr_t)arg;
 	DO(cuCtxSetCurrent(ctx));
-	CUdeviceptr *p = calloc((size_t)opt.steps, sizeof *p), peak = 0;
-	CUmemGenericAllocationHandle *h = calloc((size_t)opt.steps, sizeof *h), hp = 0;
+	CUdeviceptr *p = calloc((size_t)opt.steps, sizeof *p);
+	CUmemGenericAllocationHandle *h = calloc((size_t)opt.steps, sizeof *h);
 	for (int i = 0; i < opt.steps; i++) {
 		double t = now();
 		check(take(&p[i], (size_t)opt.bytes, &h[i]), "take");
 		for (int k = 0; k < opt.windows; k++)
 			DO(cuMemsetD8_v2(window(p[i], k), 0, WORDS * 8));
-		if (i == opt.steps - 1 && opt.peak)
-			check(take(&peak, (size_t)opt.peak, &hp), "peak");
 		for (int k = 0; k <= i; k++)
 			launch(p[k], seed + (unsigned long long)k);
 		size_t f = 0, total = 0;
@@ -350,8 +350,6 @@ static void *train(void *arg)
 		verify(p[i], seed + (unsigned long long)i, opt.steps - i + opt.count);
 		give(p[i], (size_t)opt.bytes, h[i]);
 	}
-	if (peak)
-		give(peak, (size_t)opt.peak, hp);
 	free(p);
 	free(h);
 	return NULL;
@@ -538,6 +536,20 @@ static void *churn(void *arg)
 		DO(cuMemAllocFromPoolAsync(&p, (size_t)opt.bytes, pool, 0));
 		DO(cuMemFreeAsync(p, 0));
 		DO(cuMemPoolDestroy(pool));
+	}
+	return NULL;
+}
+
+// Makes contexts, and destroys them while their work may not be done.
+static void *contexts(void *arg)
+{
+	(void)arg;
+	for (int i = 0; i < opt.count; i++) {
+		CUcontext c;
+		DO(cuCtxCreate_v2(&c, 0, 0));
+		DO(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, 0, NULL, NULL));
+		rest();
+		DO(cuCtxDestroy_v2(c));
 	}
 	return NULL;
 }
@@ -821,7 +833,7 @@ static void spread(void *(*f)(void *))
 int main(int argc, char **argv)
 {
 	static const struct option longs[] = {
-		{ "resolve", 1, 0, 'r' }, { "alloc", 1, 0, 'a' }, { "mode", 1, 0, 'm' }, { "bytes", 1, 0, 'b' }, { "peak", 1, 0, 'p' }, { "steps", 1, 0, 's' },
+		{ "resolve", 1, 0, 'r' }, { "alloc", 1, 0, 'a' }, { "mode", 1, 0, 'm' }, { "bytes", 1, 0, 'b' }, { "steps", 1, 0, 's' },
 		{ "threads", 1, 0, 't' }, { "pause-ms", 1, 0, 'w' }, { "hold-ms", 1, 0, 'h' }, { "count", 1, 0, 'c' }, { "seed", 1, 0, 'e' },
 		{ "least", 1, 0, 'l' }, { "leave", 1, 0, 'v' }, { "library", 1, 0, 'L' }, { "work", 1, 0, 'k' }, { "windows", 1, 0, 'i' }, { "ask", 1, 0, 'q' },
 		{ "until", 1, 0, 'u' }, { "after", 1, 0, 'f' }, { "own-stream", 0, 0, 'o' }, { 0 },
@@ -830,9 +842,8 @@ int main(int argc, char **argv)
 		switch (c) {
 		case 'r': opt.resolve = optarg; break; // dlsym, next, procaddress; linked in the linked build
 		case 'a': opt.alloc = optarg; break;   // sync, async, vmm, managed, array; pool in churn
-		case 'm': opt.mode = optarg; break;    // train, many, loop, fill, churn, thread, fork, capture, dropped, flush, variants, nvml, ipc, dmabuf, multicast, card, rounding, sizes, addresses
+		case 'm': opt.mode = optarg; break;    // train, many, loop, fill, churn, thread, fork, capture, dropped, flush, variants, nvml, ipc, dmabuf, multicast, contexts, card, rounding, sizes, addresses
 		case 'b': opt.bytes = atoll(optarg); break;
-		case 'p': opt.peak = atoll(optarg); break;
 		case 's': opt.steps = atoi(optarg); break;
 		case 't': opt.threads = atoi(optarg); break;
 		case 'w': opt.pause_ms = atoi(optarg); break;
@@ -852,6 +863,10 @@ int main(int argc, char **argv)
 		}
 	if (strcmp(opt.mode, "card") == 0)
 		return card();
+	if (strcmp(opt.mode, "addresses") == 0) { // also where there is no card
+		addresses();
+		return 0;
+	}
 	resolve();
 	begin();
 	if (strcmp(opt.mode, "many") == 0)
@@ -867,12 +882,12 @@ int main(int argc, char **argv)
 		dropped();
 	else if (strcmp(opt.mode, "flush") == 0)
 		flush();
+	else if (strcmp(opt.mode, "contexts") == 0)
+		spread(contexts);
 	else if (strcmp(opt.mode, "rounding") == 0)
 		rounding();
 	else if (strcmp(opt.mode, "sizes") == 0)
 		sizes();
-	else if (strcmp(opt.mode, "addresses") == 0)
-		addresses();
 	else if (strcmp(opt.mode, "capture") == 0) {
 		if (opt.own)
 			own_streams();

@@ -73,8 +73,8 @@ const (
 	// Figures answers Info: Bytes is the container's limit, ID what it holds, Arg what is free on
 	// the card.
 	Figures Type = 69
-	// Limit: the container's limit on Device is now Bytes.
-	Limit Type = 80
+	// Share: the container's share of Device is now Bytes.
+	Share Type = 80
 	// Pause: submit no more work, and answer Paused.
 	Pause Type = 81
 	// Resume ends a pause.
@@ -186,7 +186,7 @@ func Read(r io.Reader) (Message, error) {
 
 func (t Type) fromClient() bool { return t >= Hello && t <= Request || t >= Return && t <= Full }
 
-func (t Type) fromGate() bool { return t >= Welcome && t <= Figures || t >= Limit && t <= Recall }
+func (t Type) fromGate() bool { return t >= Welcome && t <= Figures || t >= Share && t <= Recall }
 
 func (t Type) answered() bool {
 	return t == Hello || t == Attach || t == Request || t == Info

@@ -20,7 +20,7 @@ struct device {
 	_Atomic int64_t wanted; // of used, requested and not granted yet
 	int64_t granted;        // under mutex, with the message to the gate
 	pthread_mutex_t mutex;
-	_Atomic uint64_t limit;      // of the container; 0: not received
+	_Atomic uint64_t share;      // the container's, in bytes; 0: not received
 	_Atomic uint64_t scarce;     // until then (ms) only what is needed is requested
 	_Atomic bool graphs;         // a graph that allocates was seen
 	_Atomic int64_t graph_bytes; // what the driver keeps for graphs
@@ -32,6 +32,8 @@ struct context {
 	struct device *device;
 	int64_t bytes; // code, stacks, heaps
 	bool primary;
+	bool dying; // it is being destroyed: the driver may give its handle to another one
+	int held;   // by pauses that synchronise it: it is not destroyed meanwhile
 };
 
 // A pool holds what it has reserved, not what is allocated from it.
@@ -42,7 +44,8 @@ struct pool {
 };
 
 struct world {
-	pthread_mutex_t mutex; // of the lists; never held over a call or a wait
+	pthread_mutex_t mutex; // of the lists; never held over a call
+	pthread_cond_t dropped; // a context is not held any longer
 	struct device device[MAX_DEVICES];
 	_Atomic int devices;
 	_Atomic(struct device *) by_ordinal[MAX_DEVICES];
@@ -54,7 +57,7 @@ struct world {
 	_Atomic int pools;
 	_Atomic unsigned epoch; // changes when a context is destroyed: threads look theirs up again
 };
-#define WORLD { .mutex = PTHREAD_MUTEX_INITIALIZER, .pooled = PTHREAD_MUTEX_INITIALIZER, \
+#define WORLD { .mutex = PTHREAD_MUTEX_INITIALIZER, .dropped = PTHREAD_COND_INITIALIZER, .pooled = PTHREAD_MUTEX_INITIALIZER, \
 	.device = { [0 ... MAX_DEVICES - 1] = { .mutex = PTHREAD_MUTEX_INITIALIZER } } }
 extern struct world eb_world HIDDEN;
 
@@ -109,6 +112,9 @@ struct device *eb_world_device(const uint8_t *uuid, CUdevice ordinal, bool *fres
 struct device *eb_world_of(CUcontext);
 bool eb_world_primary(struct device *); // has it a primary context?
 bool eb_world_add(struct context *);
+bool eb_world_hold(CUcontext);
+void eb_world_drop(CUcontext);
+void eb_world_dying(CUcontext, bool is);
 bool eb_world_remove(CUcontext, struct device *primary, struct context *was, bool *others);
 
 #endif

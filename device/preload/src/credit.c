@@ -7,11 +7,11 @@
 
 enum { RECALL_MS = 2000, PART = 16 };
 
-// How much is kept beyond what is in use: of a small limit only a part.
+// How much is kept beyond what is in use: of a small share only a part.
 int64_t eb_credit_size(const struct device *d)
 {
-	uint64_t limit = d->limit;
-	return (int64_t)(limit && limit / PART < eb.credit ? limit / PART : eb.credit);
+	uint64_t share = d->share;
+	return (int64_t)(share && share / PART < eb.credit ? share / PART : eb.credit);
 }
 
 int64_t eb_credit_take(struct device *d, int64_t bytes)
@@ -138,11 +138,11 @@ void eb_credit_recall(struct device *d)
 	eb_credit_return(d, 0);
 }
 
-void eb_credit_limit(struct device *d, uint64_t bytes)
+void eb_credit_share(struct device *d, uint64_t bytes)
 {
-	d->limit = bytes;
+	d->share = bytes;
 	d->scarce = 0;
-	LOG(2, "limit %llu", (unsigned long long)bytes);
+	LOG(2, "share %llu", (unsigned long long)bytes);
 	if ((uint64_t)(d->used + d->avail) > bytes)
 		eb_credit_return(d, 0);
 }

@@ -34,9 +34,9 @@ static bool on_message(const struct message *m)
 {
 	struct device *d;
 	switch (m->type) {
-	case T_LIMIT:
+	case T_SHARE:
 		if ((d = of_handle(m->device)))
-			eb_credit_limit(d, m->bytes);
+			eb_credit_share(d, m->bytes);
 		return true;
 	case T_RECALL:
 		if ((d = of_handle(m->device)))
@@ -63,8 +63,8 @@ static void attach(struct device *d)
 			eb_credit_held(d, m.device);
 		d->handle = m.device;
 		struct message i = { .type = T_INFO, .device = m.device };
-		if (!d->limit && eb_gate_call(&i, 0, NULL) == 0 && i.type == T_INFO_IS)
-			d->limit = i.bytes;
+		if (!d->share && eb_gate_call(&i, 0, NULL) == 0 && i.type == T_INFO_IS)
+			d->share = i.bytes;
 	} else if (eb.mode == BOUND) {
 		LOG(1, "the gate does not know this GPU: not limited");
 	}

@@ -26,7 +26,7 @@ enum {
 	VERSION = 1,
 	T_HELLO = 1, T_ATTACH, T_REQUEST, T_RETURN = 6, T_INFO, T_HOLDS, T_PINNED, T_PAUSED, T_ACTIVE, T_FULL,
 	T_WELCOME = 65, T_ATTACHED, T_DENIED, T_GRANT, T_INFO_IS,
-	T_LIMIT = 80, T_PAUSE, T_RESUME, T_RECALL,
+	T_SHARE = 80, T_PAUSE, T_RESUME, T_RECALL,
 	F_MORE = 1,
 };
 
@@ -112,7 +112,7 @@ void eb_charge(struct device *, int64_t bytes);
 void eb_release(struct device *, int64_t bytes);
 void eb_credit_return(struct device *, int64_t keep);
 void eb_credit_recall(struct device *);
-void eb_credit_limit(struct device *, uint64_t bytes);
+void eb_credit_share(struct device *, uint64_t bytes);
 void eb_credit_held(struct device *, uint64_t handle);
 
 // pools.c

@@ -6,11 +6,11 @@
 
 #include "hooks.h"
 
-// The reservation for a context: at most a quarter of the limit.
+// The reservation for a context: at most a quarter of the share.
 static int64_t expected(struct device *d)
 {
 	uint64_t n = eb.context;
-	return (int64_t)(d->limit && n > d->limit / 4 ? d->limit / 4 : n);
+	return (int64_t)(d->share && n > d->share / 4 ? d->share / 4 : n);
 }
 
 // The new context's memory: NVML's figure for this process, if its pid here is NVML's; else
@@ -28,7 +28,7 @@ static int64_t measured(struct reservation *c, int64_t own, int64_t card)
 
 static void add(CUcontext ctx, struct reservation *r, int64_t bytes, bool primary)
 {
-	struct context c = { ctx, r->device, bytes, primary };
+	struct context c = { .ctx = ctx, .device = r->device, .bytes = bytes, .primary = primary };
 	if (eb_world_add(&c))
 		eb_commit(r, c.bytes);
 	else
@@ -78,9 +78,14 @@ CREATE(cuDevicePrimaryCtxRetain, true, (CUcontext *ctx, CUdevice dev), (ctx, dev
 	EXPORT CUresult name(CUcontext ctx) \
 	{ \
 		NEED(name, real); \
+		if (!eb_active()) \
+			return real(ctx); \
+		eb_world_dying(ctx, true); \
 		CUresult r = real(ctx); \
-		if (r == CUDA_SUCCESS && eb_active()) \
+		if (r == CUDA_SUCCESS) \
 			gone(ctx, NULL); \
+		else \
+			eb_world_dying(ctx, false); \
 		return r; \
 	}
 DESTROY(cuCtxDestroy)

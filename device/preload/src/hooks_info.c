@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Figures. All calls show the container's memory: total is its limit, free what it can have now.
+// Figures. All calls show the container's memory: total is its share, free what it can have now.
 
 #include "hooks.h"
 

@@ -103,10 +103,13 @@ static void *drain(void *arg)
 	pthread_mutex_unlock(&eb_world.mutex);
 	for (int i = 0; i < n && still(turn); i++) {
 		CUcontext was;
-		if (!eb.cu.cuCtxPushCurrent_v2 || eb.cu.cuCtxPushCurrent_v2(all[i]) != CUDA_SUCCESS)
+		if (!eb.cu.cuCtxPushCurrent_v2 || !eb_world_hold(all[i]))
 			continue;
-		eb.cu.cuCtxSynchronize();
-		eb.cu.cuCtxPopCurrent_v2(&was);
+		if (eb.cu.cuCtxPushCurrent_v2(all[i]) == CUDA_SUCCESS) {
+			eb.cu.cuCtxSynchronize();
+			eb.cu.cuCtxPopCurrent_v2(&was);
+		}
+		eb_world_drop(all[i]);
 	}
 	// The pause may begin before the connection is up.
 	struct message m = { .type = T_PAUSED };

@@ -78,7 +78,7 @@ static CUresult reserve(struct reservation *r)
 		}
 	}
 	atomic_fetch_sub(&d->used, bytes);
-	LOG(1, "out of memory: %lld bytes, %lld of %llu in use", (long long)bytes, (long long)d->used, (unsigned long long)d->limit);
+	LOG(1, "out of memory: %lld bytes, %lld of %llu in use", (long long)bytes, (long long)d->used, (unsigned long long)d->share);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -107,25 +107,25 @@ bool eb_retry(struct device *d, CUresult r, int *refused)
 	return eb_gate_send(&m, eb_gate_generation());
 }
 
-// The figures that the program sees. Free is what both the limit and the card leave, and the credit: a
+// The figures that the program sees. Free is what both the share and the card leave, and the credit: a
 // program that takes all that is free must get it at once.
 bool eb_room(struct device *d, uint64_t *total, uint64_t *used)
 {
-	uint64_t limit = d->limit, room = 0;
+	uint64_t share = d->share, room = 0;
 	if (eb.mode != BOUND)
 		return false;
 	struct message m = { .type = T_INFO, .device = d->handle };
 	int64_t avail = d->avail > 0 ? d->avail : 0;
 	if (d->handle && eb_gate_call(&m, 0, NULL) == 0 && m.type == T_INFO_IS) {
-		d->limit = limit = m.bytes;
-		room = limit > m.id ? limit - m.id : 0;
+		d->share = share = m.bytes;
+		room = share > m.id ? share - m.id : 0;
 		room = room < m.arg ? room : m.arg;
-	} else if (!d->handle || !limit) {
+	} else if (!d->handle || !share) {
 		return false;
 	}
 	room += (uint64_t)avail;
-	*total = limit;
-	*used = room < limit ? limit - room : 0;
+	*total = share;
+	*used = room < share ? share - room : 0;
 	return true;
 }
 
