@@ -24,40 +24,11 @@ const (
     {"group": "2", "granted_mib": 2885, "peak_mib": 2885, "denied": 2},
     {"group": "1", "granted_mib": 2693, "peak_mib": 900}
   ]}`
-	// The paper's two LAMMPS jobs before their late peaks, without optional fields except those
-	// of a waiting job.
-	planSnapshot = `{"memory_mib": 12288, "jobs": [
-    {"id": "lammps-2", "arrived_s": 5, "held_mib": 1741, "ahead_mib": 8499},
-    {"id": "lammps-1", "held_mib": 1741, "ahead_mib": 8499},
-    {"id": "mnist", "priority": 20, "held_mib": 256, "ahead_mib": 2207, "paused_s": 45},
-    {"id": "notebook", "held_mib": 539}
-  ]}`
 )
 
 func TestDecide_gpu(t *testing.T) {
 	decidesAs(t, "fairshare", fairShareSnapshot)
 	decidesAs(t, "fairshare-adapt", adaptSnapshot)
-	decidesAs(t, "gpu-plan", planSnapshot)
-}
-
-func TestDecide_badPlan(t *testing.T) {
-	for _, tc := range []struct{ old, new, want string }{
-		{`"memory_mib": 12288, `, ``, "memory_mib: is missing: what can be granted of the card, in MiB"},
-		{`12288`, `0`, "memory_mib: must be ≥ 1 and ≤ 4294967296, got 0"},
-		{`"lammps-1"`, `"lammps-2"`, `jobs[1].id: must be unique, "lammps-2" is the id of jobs[0] too`},
-		{`1741`, `-1`, "jobs[0].held_mib: must be ≥ 0 and ≤ 4294967296, got -1"},
-		{`8499`, `1.5`, "jobs[0].ahead_mib: must be a whole number, got 1.5"},
-		{`"priority": 20`, `"priority": 101`, "jobs[2].priority: must be 0 for the default, 50, or ≥ 1 and ≤ 100, got 101"},
-		{`"paused_s": 45`, `"paused_s": -1`, "jobs[2].paused_s: must be ≥ 0, got -1"},
-		{`"paused_s": 45`, `"paused_s": 45, "resumed_s": 3`, "jobs[2].resumed_s: must be left out while paused_s is given, got 3"},
-		{`"priority": 20`, `"prioritty": 20`, "jobs[2].prioritty: "},
-		{`  ]}`, `  ], "params": {"margin": 1, "rest_s": -1, "max_pause_s": 0}}`, "params.margin: must be ≥ 0 and < 1, got 1\nparams.rest_s: must be ≥ 0, got -1\nparams.max_pause_s: must be > 0, got 0"},
-	} {
-		status, stdout, stderr := ebbtide(strings.Replace(planSnapshot, tc.old, tc.new, 1), "decide", "--policy", "gpu-plan")
-		must.StrContains(t, stderr, tc.want)
-		must.Eq(t, exitUsage, status)
-		must.Eq(t, "", stdout)
-	}
 }
 
 func TestDecide_badWindow(t *testing.T) {

@@ -77,7 +77,7 @@ func TestDecide_list(t *testing.T) {
 	status, stdout, stderr := ebbtide("", "decide", "--list")
 	must.Eq(t, exitOK, status)
 	must.Eq(t, "", stderr)
-	must.Eq(t, "auto\nfsp\nflowcon\ntradl\ndqoes\nnone\nspecon-categorise\nrelocate\nflowcon-place\nspecon-migrate\nspecon-rebalance\nqueue\nfairshare\nfairshare-adapt\ngpu-plan\n", stdout)
+	must.Eq(t, "auto\nfsp\nflowcon\ntradl\ndqoes\nnone\nspecon-categorise\nrelocate\nflowcon-place\nspecon-migrate\nspecon-rebalance\nqueue\nfairshare\nfairshare-adapt\n", stdout)
 }
 
 func TestDecide_examples(t *testing.T) {
@@ -149,9 +149,9 @@ func TestDecide_usage(t *testing.T) {
 		{nil, "give one of --policy NAME, --list, --example NAME; got none of them"},
 		{[]string{"--compact"}, "give one of --policy NAME, --list, --example NAME; got none of them"},
 		{[]string{"--list", "--policy", "none"}, "give one of --policy NAME, --list, --example NAME; got --list and --policy"},
-		{[]string{"--policy", "flowkon"}, `--policy: unknown policy "flowkon", must be one of: auto, fsp, flowcon, tradl, dqoes, none, specon-categorise, relocate, flowcon-place, specon-migrate, specon-rebalance, queue, fairshare, fairshare-adapt, gpu-plan`},
-		{[]string{"--policy", ""}, `--policy: unknown policy "", must be one of: auto, fsp, flowcon, tradl, dqoes, none, specon-categorise, relocate, flowcon-place, specon-migrate, specon-rebalance, queue, fairshare, fairshare-adapt, gpu-plan`},
-		{[]string{"--example", "flowkon"}, `--example: unknown policy "flowkon", must be one of: auto, fsp, flowcon, tradl, dqoes, none, specon-categorise, relocate, flowcon-place, specon-migrate, specon-rebalance, queue, fairshare, fairshare-adapt, gpu-plan`},
+		{[]string{"--policy", "flowkon"}, `--policy: unknown policy "flowkon", must be one of: auto, fsp, flowcon, tradl, dqoes, none, specon-categorise, relocate, flowcon-place, specon-migrate, specon-rebalance, queue, fairshare, fairshare-adapt`},
+		{[]string{"--policy", ""}, `--policy: unknown policy "", must be one of: auto, fsp, flowcon, tradl, dqoes, none, specon-categorise, relocate, flowcon-place, specon-migrate, specon-rebalance, queue, fairshare, fairshare-adapt`},
+		{[]string{"--example", "flowkon"}, `--example: unknown policy "flowkon", must be one of: auto, fsp, flowcon, tradl, dqoes, none, specon-categorise, relocate, flowcon-place, specon-migrate, specon-rebalance, queue, fairshare, fairshare-adapt`},
 		{[]string{"--policy"}, "flag needs an argument: -policy; allowed are -compact, -example, -list, -policy"},
 		{[]string{"--polcy", "none"}, "flag provided but not defined: -polcy; allowed are -compact, -example, -list, -policy"},
 		{[]string{"--policy", "none", "snapshot.json"}, `unexpected argument "snapshot.json": the snapshot is read from stdin`},

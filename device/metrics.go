@@ -28,7 +28,7 @@ func (p *Plugin) updateMetrics(s *sharing, stats []gate.Status, states []handoff
 		}
 		for _, u := range st.Usage {
 			c.Uses = append(c.Uses, metrics.Use{
-				Card: string(u.Card), Share: u.Limit, Held: u.Held.CardUsage(), Parked: u.Held.Parked, Waiting: u.Waiting, WaitingBytes: u.WaitingBytes,
+				Card: string(u.Card), Share: u.Share, Held: u.Held.CardUsage(), Parked: u.Held.Parked, Waiting: u.Waiting, WaitingBytes: u.WaitingBytes,
 			})
 		}
 		g.Containers = append(g.Containers, c)

@@ -133,7 +133,9 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 		s.Close()
 		return nil, err
 	}
-	p.learn(s.parts, s.Gate, opts.Soft)
+	if p.settings.Profiles {
+		p.profile(s.parts, s.Gate)
+	}
 	if err := p.reports(p.ctx, s, reportsDir(p.settings.Gate)); err != nil {
 		p.log.Warn("cannot report containers to the driver", "error", err)
 	}

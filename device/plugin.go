@@ -61,7 +61,7 @@ type Plugin struct {
 	gateErr     error                // of the last attempt to open the gate
 	seats       seats
 	changed     chan struct{}      // has an element when Nomad must be notified: of the gate, or of seats
-	learning    sync.WaitGroup     // goroutines that profile jobs
+	profiling   sync.WaitGroup     // goroutines that profile jobs
 	stopServing context.CancelFunc // of metrics
 }
 

@@ -110,7 +110,7 @@ func newPlugin(t *testing.T, r *rack, change ...func(*config.Config)) *Plugin {
 		if gated != nil {
 			gated.Close() // it keeps a file open in the test's directory
 		}
-		p.learning.Wait() // so does this
+		p.profiling.Wait() // so does this
 	})
 	return p
 }

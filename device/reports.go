@@ -142,7 +142,7 @@ func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.
 	for _, u := range st.Usage {
 		c := cards[u.Card]
 		r.Cards = append(r.Cards, handoff.Card{
-			UUID: string(u.Card), Model: c.Name, MemoryMiB: c.Memory / nvml.MiB, ShareMiB: u.Limit / nvml.MiB,
+			UUID: string(u.Card), Model: c.Name, MemoryMiB: c.Memory / nvml.MiB, ShareMiB: u.Share / nvml.MiB,
 			HeldMiB: (u.Held.CardUsage() - u.Held.Overhead) / nvml.MiB, UsedMiB: usedBy(st.PIDs, on[u.Card]) / nvml.MiB, ParkedMiB: u.Held.Parked / nvml.MiB, WaitingMiB: u.WaitingBytes / nvml.MiB,
 		})
 		r.Denied += u.Denied + u.TooLong
@@ -167,8 +167,6 @@ func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.
 		}
 	case st.Yields:
 		r.State, r.Why = handoff.Yielding, "others come first on its card"
-	case st.Paused:
-		r.State, r.Why = handoff.Paused, "its GPU memory is predicted to rise beyond the free memory"
 	case waiting > 0:
 		r.State, r.Why = handoff.Waiting, "waiting for GPU memory"
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/parking"
 	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
@@ -22,7 +23,7 @@ func TestReport(t *testing.T) {
 	on := map[ledger.CardID][]nvml.Process{id: {{PID: 7, Used: 90 * nvml.MiB}, {PID: 8, Used: 500 * nvml.MiB}}}
 	since := time.Unix(1e9, 0)
 	usage := func(held ledger.Entry, waiting int) []gate.Usage {
-		return []gate.Usage{{Card: id, Limit: 400 * nvml.MiB, Held: held, Waiting: waiting, Counts: gate.Counts{Denied: 1, TooLong: 2, Waited: time.Second}}}
+		return []gate.Usage{{Card: id, Share: 400 * nvml.MiB, Held: held, Waiting: waiting, Counts: gate.Counts{Denied: 1, TooLong: 2, Waited: time.Second}}}
 	}
 	for name, tc := range map[string]struct {
 		is    gate.Status
@@ -31,7 +32,7 @@ func TestReport(t *testing.T) {
 	}{
 		"running": {gate.Status{PIDs: []int{7}, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)}, handoff.Running, ""},
 		"waiting": {gate.Status{PIDs: []int{7}, Usage: usage(ledger.Entry{}, 1)}, handoff.Waiting, "waiting for GPU memory"},
-		"paused":  {gate.Status{PIDs: []int{7}, Paused: true, Usage: usage(ledger.Entry{}, 1)}, handoff.Paused, "its GPU memory is predicted to rise beyond the free memory"},
+		"yields":  {gate.Status{PIDs: []int{7}, Paused: true, Yields: true, Usage: usage(ledger.Entry{}, 1)}, handoff.Yielding, "others come first on its card"},
 		"parked": {
 			gate.Status{
 				PIDs: []int{7}, Paused: true, Parked: true, Usage: usage(ledger.Entry{Parked: 100 * nvml.MiB}, 1),
@@ -40,7 +41,7 @@ func TestReport(t *testing.T) {
 			handoff.Parked, `its GPU memory is in the host's memory, to make room for task "train" of allocation 01234567 (job "other")`,
 		},
 		"lost": {
-			gate.Status{PIDs: []int{7}, Paused: true, Lost: gate.ErrLost, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)},
+			gate.Status{PIDs: []int{7}, Paused: true, Lost: parking.ErrLost, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)},
 			handoff.Lost, "its GPU memory could not be restored, and the task cannot continue without it: it is being killed (its memory is lost)",
 		},
 		"parked before a restart": {

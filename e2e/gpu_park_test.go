@@ -256,13 +256,12 @@ func testParkedKilled(t *testing.T, n gpuNode) {
 	n.checkAllFree(t, "after-kill")
 }
 
-// testParkedRestarted: a restarted parked task waits for memory like any other, or for its turn, as
-// its profile is known.
+// testParkedRestarted: a restarted parked task waits for memory like any other.
 func testParkedRestarted(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "again", "goes-first")
 	must.NoError(t, n.agent.RestartTask(deadline(t, stepDeadline), low, "train"))
 	n.waitStatus(t, low, "train", "waiting", func(st status.Status) bool {
-		return st.GPU != nil && (st.GPU.State == handoff.Waiting || st.GPU.State == handoff.Paused)
+		return st.GPU != nil && st.GPU.State == handoff.Waiting
 	})
 	n.end(t, "goes-first")
 	n.succeeds(t, high)

@@ -6,8 +6,10 @@
 package e2e
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -18,6 +20,8 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/ebbtide/ebbtide/device/profile"
+	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
@@ -44,6 +48,9 @@ func TestGPU(t *testing.T) {
 		},
 		"seats": func(t *testing.T) {
 			testSeats(t, newGPUNode(t, card, "exec", gpuOptions{plugin: map[string]string{"division": `"seats"`}}))
+		},
+		"fair share": func(t *testing.T) {
+			testFairShare(t, newGPUNode(t, card, "exec", gpuOptions{plugin: map[string]string{"preset": `"adaptive-fair-share"`, "parking": "false"}}))
 		},
 		"stock docker": func(t *testing.T) {
 			testShared(t, newGPUNode(t, card, "docker", gpuOptions{driver: "docker", plugin: map[string]string{"mounts": `"device"`}}))
@@ -310,4 +317,56 @@ func testNoCard(t *testing.T) {
 	log, err := c.agent.Log()
 	must.NoError(t, err)
 	must.Eq(t, 1, strings.Count(log, "there are no cards to be shared"), must.Sprint("it is said once"))
+}
+
+// testFairShare: the paper's preset gives equal shares to jobs of which nothing is known; once five
+// runs are measured, more to the group whose application and input are larger.
+func testFairShare(t *testing.T, n gpuNode) {
+	const room = cardMiB - reserveMiB
+	share := func(id, input string, low, high int) *api.Allocation {
+		j := n.long(id)
+		j.tasks[0].meta = map[string]string{"ebbtide_gpu_input": input}
+		alloc := n.start(t, j)
+		n.waitStatus(t, alloc, "train", "its share", func(st status.Status) bool {
+			return st.GPU != nil && len(st.GPU.Cards) == 1 && int(st.GPU.Cards[0].ShareMiB) >= low && int(st.GPU.Cards[0].ShareMiB) <= high
+		})
+		return alloc
+	}
+	first := share("unknown", "7", room, room)
+	n.end(t, "unknown")
+	n.succeeds(t, first)
+	for id, size := range map[string]int{"big": 300, "small": 60} {
+		j := n.workload(id, nil, "--steps", "1", "--bytes", strconv.Itoa(size*mib), "--count", "1", "--hold-ms", "3000")
+		j.group += "count = 2\n"
+		n.register(t, j)
+	}
+	eventually(t, "five runs are measured", func() error {
+		files, err := filepath.Glob(filepath.Join(n.dir, "learned", "profiles", "*.json"))
+		if err != nil {
+			return err
+		}
+		runs := 0
+		for _, path := range files {
+			var p profile.Profile
+			if b, err := os.ReadFile(path); err != nil || json.Unmarshal(b, &p) != nil {
+				return fmt.Errorf("%s is unreadable: %w", path, err)
+			}
+			runs += p.Measured
+		}
+		if runs != 5 {
+			return fmt.Errorf("%d are", runs)
+		}
+		return nil
+	})
+	// Of the jobs each has a half, of the applications two thirds and a third, likewise of the inputs; the
+	// user is the same: (1/2 + 2/3 + 2/3 + 1) to (1/2 + 1/3 + 1/3 + 1).
+	big := share("big", "20", room, room)
+	small := share("small", "10", room*13/30-1, room*13/30+1)
+	n.waitStatus(t, big, "train", "more than its half", func(st status.Status) bool {
+		got := int(st.GPU.Cards[0].ShareMiB)
+		return got >= room*17/30-1 && got <= room*17/30+1
+	})
+	n.end(t, "big", "small")
+	n.succeeds(t, big)
+	n.succeeds(t, small)
 }

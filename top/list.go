@@ -120,7 +120,7 @@ func (t Task) State() string {
 
 // stateRank orders states by the attention they need.
 func stateRank(t Task) int {
-	known := []string{"stale", "late", "lost", "parked", "paused", "yielding", "waiting", "move", "B", "NL", "WL", "CL", "S", "G"}
+	known := []string{"stale", "late", "lost", "parked", "yielding", "waiting", "move", "B", "NL", "WL", "CL", "S", "G"}
 	if i := slices.Index(known, t.State()); i >= 0 {
 		return i
 	}

@@ -120,7 +120,7 @@ type Seat struct {
 	Job        string        `json:"job"`
 	Task       string        `json:"task"`
 	Alloc      string        `json:"alloc"`
-	State      handoff.State `json:"state"` // running, waiting, paused, yielding, parked, lost
+	State      handoff.State `json:"state"` // running, waiting, yielding, parked, lost
 	Since      time.Time     `json:"since,omitzero"`
 	Why        string        `json:"why"`
 	ShareMiB   uint64        `json:"share_mib"`

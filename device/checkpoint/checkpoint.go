@@ -31,12 +31,13 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/parking"
 )
 
 var (
 	// ErrNotEvictable: CUDA can never move the process's memory, which is managed or shared with
 	// other processes.
-	ErrNotEvictable = fmt.Errorf("the process cannot be parked: %w", gate.ErrPinned)
+	ErrNotEvictable = fmt.Errorf("the process cannot be parked: %w", parking.ErrPinned)
 	// ErrBusy: submitted work took longer than the lock's timeout.
 	ErrBusy = errors.New("the process's work on the card does not finish")
 )

@@ -22,6 +22,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/parking"
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
@@ -335,7 +336,7 @@ func TestPark(t *testing.T) {
 		},
 		"one has failed before": {
 			on:     func(m *machine, _ *Options) { m.procs[2].state = driver.Failed },
-			states: "running failed running", err: gate.ErrLost, lost: true,
+			states: "running failed running", err: parking.ErrLost, lost: true,
 		},
 		"another program is moving it": {
 			on:     func(m *machine, _ *Options) { m.procs[2].state = 5 },
@@ -386,7 +387,7 @@ func TestPark(t *testing.T) {
 			freed, err := e.Park(t.Context(), ids(1, 2, 3))
 			must.Eq(t, tc.calls, m.said())
 			must.Eq(t, tc.states, m.states())
-			must.Eq(t, tc.lost, errors.Is(err, gate.ErrLost))
+			must.Eq(t, tc.lost, errors.Is(err, parking.ErrLost))
 			if tc.err == nil {
 				must.NoError(t, err)
 				must.Eq(t, tc.freed, freed[card])
@@ -396,7 +397,7 @@ func TestPark(t *testing.T) {
 				must.ErrorContains(t, err, tc.err.Error())
 			}
 			must.MapEmpty(t, freed)
-			must.Eq(t, tc.unsure, errors.Is(err, gate.ErrUnsure))
+			must.Eq(t, tc.unsure, errors.Is(err, parking.ErrUnsure))
 			if !tc.lost && !tc.unsure {
 				must.MapEmpty(t, e.parked.held)
 			}
@@ -416,7 +417,7 @@ func TestPark_ends(t *testing.T) {
 		}
 		_, err := New(m.options()).Park(ctx, ids(1, 2, 3))
 		must.ErrorIs(t, err, context.Canceled)
-		must.False(t, errors.Is(err, gate.ErrLost))
+		must.False(t, errors.Is(err, parking.ErrLost))
 		must.Eq(t, "running running running", m.states(), must.Sprint(at))
 	}
 }
@@ -436,8 +437,8 @@ func TestRestore(t *testing.T) {
 		"nothing was parked":           {on: func(m *machine) { m.procs[1].state, m.procs[2].state = 0, 0 }, states: "running running running"},
 		"one was only locked":          {on: func(m *machine) { m.procs[1].state = driver.Locked }, calls: "restore 2, unlock 1, unlock 2", states: "running running running"},
 		"one has ended":                {on: func(m *machine) { delete(m.procs, 1) }, calls: "restore 2, unlock 2", states: "running running"},
-		"one has failed":               {on: func(m *machine) { m.procs[1].state = driver.Failed }, calls: "restore 2, unlock 2", states: "failed running running", err: gate.ErrLost, lost: true},
-		"one has lost its CUDA":        {on: func(m *machine) { m.procs[1].noGPU = true }, calls: "restore 2, unlock 2", states: "checkpointed running running", err: gate.ErrLost, lost: true},
+		"one has failed":               {on: func(m *machine) { m.procs[1].state = driver.Failed }, calls: "restore 2, unlock 2", states: "failed running running", err: parking.ErrLost, lost: true},
+		"one has lost its CUDA":        {on: func(m *machine) { m.procs[1].noGPU = true }, calls: "restore 2, unlock 2", states: "checkpointed running running", err: parking.ErrLost, lost: true},
 		"another program is moving it": {on: func(m *machine) { m.procs[2].state = 4 }, states: "checkpointed state 4 running", err: errors.New("it is in state 4")},
 		"no answer":                    {on: func(m *machine) { m.fail = always("state 2", errHelper) }, states: "checkpointed checkpointed running", err: driver.ErrHelper},
 		"a restore fails": {
@@ -534,7 +535,7 @@ func TestRestore(t *testing.T) {
 					return nil
 				}
 			},
-			calls: "restore 1, restore 2, unlock 2", states: "state 5 running running", err: gate.ErrUnsure, unsure: true,
+			calls: "restore 1, restore 2, unlock 2", states: "state 5 running running", err: parking.ErrUnsure, unsure: true,
 		},
 		"the helper ends in a restore, which breaks the process": {
 			on: func(m *machine) {
@@ -546,7 +547,7 @@ func TestRestore(t *testing.T) {
 					return nil
 				}
 			},
-			calls: "restore 1, restore 2, unlock 2", states: "failed running running", err: gate.ErrLost, lost: true,
+			calls: "restore 1, restore 2, unlock 2", states: "failed running running", err: parking.ErrLost, lost: true,
 		},
 		"the helper ends in each restore of one": {
 			on:    func(m *machine) { m.fail = always("restore 2", errHelper) },
@@ -576,8 +577,8 @@ func TestRestore(t *testing.T) {
 			err = e.Restore(t.Context(), ids(1, 2, 3))
 			must.Eq(t, tc.calls, m.said())
 			must.Eq(t, tc.states, m.states())
-			must.Eq(t, tc.lost, errors.Is(err, gate.ErrLost))
-			must.Eq(t, tc.unsure, errors.Is(err, gate.ErrUnsure))
+			must.Eq(t, tc.lost, errors.Is(err, parking.ErrLost))
+			must.Eq(t, tc.unsure, errors.Is(err, parking.ErrUnsure))
 			if tc.err == nil {
 				must.NoError(t, err)
 				must.MapEmpty(t, e.parked.held)
@@ -599,7 +600,7 @@ func TestRestore_room(t *testing.T) {
 	m.other = 4*gib + 1
 	err = e.Restore(t.Context(), ids(1, 2))
 	must.ErrorContains(t, err, "card GPU-1 has 4294967295 bytes free, and needs 4294967296 for the restore")
-	must.False(t, errors.Is(err, gate.ErrLost))
+	must.False(t, errors.Is(err, parking.ErrLost))
 	must.Eq(t, "", m.said())
 
 	delete(m.procs, 2)
@@ -639,7 +640,7 @@ func TestPark_undo(t *testing.T) {
 				o.Poll, o.Undo = 0, 0 // the defaults
 				_, err := New(o).Park(ctx, ids(1, 2))
 				must.ErrorIs(t, err, driver.Result(999))
-				must.Eq(t, tc.lost, errors.Is(err, gate.ErrLost))
+				must.Eq(t, tc.lost, errors.Is(err, parking.ErrLost))
 				must.Eq(t, tc.states, m.states())
 			})
 		})

@@ -25,9 +25,9 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/headroom"
 	"github.com/ebbtide/ebbtide/device/checkpoint/libcuda"
 	"github.com/ebbtide/ebbtide/device/fake"
-	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/parking"
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
@@ -239,7 +239,7 @@ func TestFake_parkAndRestore(t *testing.T) {
 			must.Eq(t, memory-8*mib, int(other.line()["got"].(float64)))
 			err = h.Restore(t.Context(), []ledger.ProcessID{j.ProcessID})
 			must.ErrorContains(t, err, "0 bytes free")
-			must.False(t, errors.Is(err, gate.ErrLost))
+			must.False(t, errors.Is(err, parking.ErrLost))
 			must.Eq(t, driver.Checkpointed, h.state(j))
 			j.still()
 
@@ -302,7 +302,7 @@ func TestFake_fails(t *testing.T) {
 			}
 			_, err := h.Park(t.Context(), []ledger.ProcessID{a.ProcessID, b.ProcessID})
 			must.ErrorIs(t, err, tc.want)
-			must.False(t, errors.Is(err, gate.ErrLost))
+			must.False(t, errors.Is(err, parking.ErrLost))
 			must.Eq(t, driver.Running, h.state(a))
 			must.Eq(t, driver.Running, h.state(b))
 			a.ends()
@@ -332,7 +332,7 @@ func TestFake_lost(t *testing.T) {
 	must.NoError(t, err)
 	h.Evictor.opts.Driver = failing{h}
 	err = h.Restore(t.Context(), both)
-	must.ErrorIs(t, err, gate.ErrLost)
+	must.ErrorIs(t, err, parking.ErrLost)
 	must.ErrorIs(t, err, driver.OutOfMemory)
 	b.ends()
 	must.Error(t, a.wait())
@@ -372,7 +372,7 @@ func TestFake_helperKilled(t *testing.T) {
 	kill(t)
 	err := <-parked
 	must.ErrorIs(t, err, driver.ErrHelper)
-	must.False(t, errors.Is(err, gate.ErrLost))
+	must.False(t, errors.Is(err, parking.ErrLost))
 	must.Eq(t, driver.Running, h.state(j))
 
 	must.NoError(t, os.Remove(gpu()+".fail"))

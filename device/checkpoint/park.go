@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
-	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/parking"
 )
 
 // Park implements gate.Evictor. Its error may also wrap ErrNotEvictable, ErrBusy,
@@ -45,7 +45,7 @@ func (e *Evictor) onCards(ctx context.Context, processes []ledger.ProcessID, hel
 			return nil, nil, fmt.Errorf("%w: process %d holds %d bytes of the cards, and CUDA does not know it", ErrNotEvictable, id.PID, held[id].sum())
 		case s == noState || s == driver.Checkpointed:
 		case s == driver.Failed:
-			return nil, nil, fmt.Errorf("process %d has failed before: %w", id.PID, gate.ErrLost)
+			return nil, nil, fmt.Errorf("process %d has failed before: %w", id.PID, parking.ErrLost)
 		case s == driver.Running && e.opts.RDMA(id.PID):
 			return nil, nil, fmt.Errorf("%w: process %d has an RDMA device open, which may access its memory", ErrNotEvictable, id.PID)
 		case s == driver.Running:

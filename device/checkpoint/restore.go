@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
-	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/parking"
 )
 
 // minTries is the minimum number of attempts of a rollback after the helper has died.
@@ -74,7 +74,7 @@ type found struct {
 	parked, locked []ledger.ProcessID
 	unknown        []ledger.ProcessID // state unknown
 	why            error              // why the state is unknown
-	lost           error              // gate.ErrLost, of failed processes
+	lost           error              // parking.ErrLost, of failed processes
 }
 
 func (e *Evictor) classify(ctx context.Context, processes []ledger.ProcessID) (f found) {
@@ -95,17 +95,17 @@ func (e *Evictor) classify(ctx context.Context, processes []ledger.ProcessID) (f
 		case s == driver.Locked:
 			f.locked = append(f.locked, id)
 		case s == driver.Failed:
-			f.lost = errors.Join(f.lost, fmt.Errorf("process %d has failed: %w", id.PID, gate.ErrLost))
+			f.lost = errors.Join(f.lost, fmt.Errorf("process %d has failed: %w", id.PID, parking.ErrLost))
 		case s == noState && parked && e.opts.Alive(id):
-			f.lost = errors.Join(f.lost, fmt.Errorf("process %d was parked, and CUDA no longer knows it: %w", id.PID, gate.ErrLost))
+			f.lost = errors.Join(f.lost, fmt.Errorf("process %d was parked, and CUDA no longer knows it: %w", id.PID, parking.ErrLost))
 		}
 		e.parked.forget(id)
 	}
 	return f
 }
 
-// restoreFound restores and unlocks processes. The error is gate.ErrLost for those that cannot
-// continue and gate.ErrUnsure for those in an unknown state; after any other, all parked ones
+// restoreFound restores and unlocks processes. The error is parking.ErrLost for those that cannot
+// continue and parking.ErrUnsure for those in an unknown state; after any other, all parked ones
 // still are.
 func (e *Evictor) restoreFound(ctx context.Context, f found, must bool) error {
 	if len(f.parked) > 0 {
@@ -123,7 +123,7 @@ func (e *Evictor) restoreFound(ctx context.Context, f found, must bool) error {
 		switch err := e.restore(ctx, id); {
 		case err == nil:
 			back = append(back, id)
-		case errors.Is(err, gate.ErrLost), errors.Is(err, gate.ErrUnsure):
+		case errors.Is(err, parking.ErrLost), errors.Is(err, parking.ErrUnsure):
 			lost = errors.Join(lost, err)
 		case must:
 			lost = errors.Join(lost, markUnsure(err))
@@ -180,7 +180,7 @@ func (e *Evictor) checkRoom(parked []ledger.ProcessID) error {
 	return nil
 }
 
-// restore restores a process, which stays locked. After an error other than gate.ErrLost it is
+// restore restores a process, which stays locked. After an error other than parking.ErrLost it is
 // still parked.
 func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 	var err error
@@ -240,7 +240,7 @@ func (e *Evictor) repark(ctx context.Context, back []ledger.ProcessID) (failed e
 	return failed
 }
 
-// unlock unlocks a process. After an error other than gate.ErrLost it may still be locked.
+// unlock unlocks a process. After an error other than parking.ErrLost it may still be locked.
 func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
 	var err error
 	for range minTries {
@@ -262,11 +262,11 @@ func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
 	return markUnsure(fmt.Errorf("it stays locked: %w", err))
 }
 
-func markUnsure(err error) error { return fmt.Errorf("%w: %w", gate.ErrUnsure, err) }
+func markUnsure(err error) error { return fmt.Errorf("%w: %w", parking.ErrUnsure, err) }
 
 func markLost(err error) error {
-	if errors.Is(err, gate.ErrLost) {
+	if errors.Is(err, parking.ErrLost) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", gate.ErrLost, err)
+	return fmt.Errorf("%w: %w", parking.ErrLost, err)
 }

@@ -76,8 +76,6 @@ type Config struct {
 	CUDA     string   `codec:"cuda_library"`
 	Turn     string   `codec:"turn"`
 	Idle     string   `codec:"idle"`
-	Planning bool     `codec:"planning"`
-	Adapting bool     `codec:"adapting"`
 	Lazy     bool     `codec:"lazy_return"`
 	StateDir string   `codec:"state_dir"`
 	Metrics  string   `codec:"metrics_address"`
@@ -108,8 +106,6 @@ func Spec() *hclspec.Spec {
 		"cuda_library":       option("cuda_library", "string", `""`),
 		"turn":               option("turn", "string", `"1m"`),
 		"idle":               option("idle", "string", `"30s"`),
-		"planning":           option("planning", "bool", "false"),
-		"adapting":           option("adapting", "bool", "false"),
 		"lazy_return":        option("lazy_return", "bool", "false"),
 		"state_dir":          option("state_dir", "string", `"/var/lib/ebbtide/gpu"`),
 		"metrics_address":    option("metrics_address", "string", `""`),
@@ -140,13 +136,11 @@ type Settings struct {
 	// Turn is how long a container keeps its memory while others wait for it; Idle, the time
 	// without submitted work after which it is idle.
 	Turn, Idle time.Duration
-	// Planning pauses containers before their predicted peaks collide.
-	Planning bool
-	// Adapting adapts the coefficients of the division to measurements.
-	Adapting bool
+	// Profiles makes the adaptive division follow what jobs held.
+	Profiles bool
 	// Lazy restores idle containers only when they have work to submit.
 	Lazy bool
-	// StateDir is where profiles and coefficients are stored.
+	// StateDir is where profiles and the record of tested cards are stored.
 	StateDir string
 	// Metrics is where metrics are served.
 	Metrics metricsserver.Address
@@ -157,7 +151,7 @@ func Divisions() []string {
 	return []string{string(shares.Seats), string(fairshare.Adaptive), string(fairshare.Static), string(fairshare.WholeCard)}
 }
 
-// adaptiveFairShare is the preset of the paper: adaptive shares, and an execution plan.
+// adaptiveFairShare is the preset of the paper: adaptive shares that follow profiles.
 const adaptiveFairShare = "adaptive-fair-share"
 
 const maxSocketDir = gate.MaxPath - len("/"+handoff.Socket)
@@ -172,7 +166,7 @@ func (c Config) Validate() (*Settings, error) {
 	s := &Settings{
 		Enabled: c.Enabled, Library: c.Library, Seats: c.Seats, Spread: c.Spread, Ignored: c.Ignored, Inject: c.Inject, Mounts: c.Mounts, Preload: c.Preload, Gate: c.Gate,
 		Reserve: uint64(max(0, c.Reserve)) << 20, Division: c.Division,
-		Over: c.Over, Parking: c.Parking, CUDA: c.CUDA, Planning: c.Planning, Adapting: c.Adapting, Lazy: c.Lazy, StateDir: c.StateDir,
+		Over: c.Over, Parking: c.Parking, CUDA: c.CUDA, Lazy: c.Lazy, StateDir: c.StateDir,
 	}
 	for name, path := range map[string]string{"library": c.Library, "cuda_library": c.CUDA} {
 		if path != "" && !filepath.IsAbs(path) {
@@ -217,12 +211,9 @@ func (c Config) Validate() (*Settings, error) {
 	switch c.Preset {
 	case "":
 	case adaptiveFairShare:
-		s.Division, s.Adapting, s.Planning = string(fairshare.Adaptive), true, true
+		s.Division, s.Profiles = string(fairshare.Adaptive), true
 	default:
 		bad("preset: must be %s or empty, got %q", adaptiveFairShare, c.Preset)
-	}
-	if s.Adapting && s.Division != string(fairshare.Adaptive) {
-		bad("adapting: needs division = %q, got %q", fairshare.Adaptive, c.Division)
 	}
 	if !filepath.IsAbs(c.Preload) {
 		bad("preload: must be the absolute path of libebbtide-cuda.so, got %q", c.Preload)

@@ -16,7 +16,7 @@ import (
 func valid() Config {
 	return Config{
 		Enabled: true, Seats: 4, Period: "30s", Inject: InjectRuntime, Mounts: MountsDriver, Preload: "/usr/lib/ebbtide/libebbtide-cuda.so", Gate: "/run/ebbtide/gate",
-		Reserve: 512, Division: "adaptive", MaxWait: "1h", Over: OverAuto, Parking: ParkingAuto, Turn: "1m", Idle: "30s", Planning: true, StateDir: "/var/lib/ebbtide/gpu",
+		Reserve: 512, Division: "adaptive", MaxWait: "1h", Over: OverAuto, Parking: ParkingAuto, Turn: "1m", Idle: "30s", StateDir: "/var/lib/ebbtide/gpu",
 	}
 }
 
@@ -53,6 +53,18 @@ func TestConfig_Validate(t *testing.T) {
 		_, err := c.Validate()
 		must.ErrorContains(t, err, want)
 	}
+}
+
+func TestConfig_preset(t *testing.T) {
+	c := valid()
+	c.Division = "seats"
+	s, err := c.Validate()
+	must.NoError(t, err)
+	must.Eq(t, []any{"seats", false}, []any{s.Division, s.Profiles})
+	c.Preset = "adaptive-fair-share"
+	s, err = c.Validate()
+	must.NoError(t, err)
+	must.Eq(t, []any{"adaptive", true}, []any{s.Division, s.Profiles})
 }
 
 func TestDocs(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,12 +19,13 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/parking"
 	"github.com/ebbtide/ebbtide/device/gate/queue"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
 // chaos is a host on which everything fails at random: processes exit and lose their connections,
-// parks and restores fail, the plan pauses containers, the gate restarts. It tracks what is
+// parks and restores fail, containers wait for their turn, the gate restarts. It tracks what is
 // really on the cards. In most runs processes hold more than was granted, CUDA and NVML may not
 // answer, and a full card refuses memory.
 type chaos struct {
@@ -156,7 +156,7 @@ func (h *chaos) Park(ctx context.Context, processes []ledger.ProcessID) (map[led
 		return nil, cmpErr(err, errors.New("no memory on the host"))
 	}
 	if err == nil && h.more && h.chance(h.fails) {
-		err = ErrUnsure
+		err = parking.ErrUnsure
 		if h.chance(50) {
 			return nil, err
 		}
@@ -419,8 +419,8 @@ func (w *worker) take(card ledger.CardID, bytes uint64) bool {
 	return false
 }
 
-// excused reports whether a denial is due to a container that has become unparkable because its
-// parks failed: the process's own, or one that holds what the process needs.
+// excused reports whether a denial is due to a container that is fixed because its parks
+// failed: the process's own, or one that holds what the process needs.
 func (w *worker) excused(g *Gate, card ledger.CardID, bytes uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -428,13 +428,13 @@ func (w *worker) excused(g *Gate, card ledger.CardID, bytes uint64) bool {
 	for _, c := range g.containers {
 		held := g.ledger.Container(c.id, card).CardUsage()
 		own := c.ID == w.proc.Container.ID
-		switch failed := c.parkFailures >= maxParkFailures; {
+		switch failed := c.memory.Fixed(); {
 		case own && failed:
 			return true
 		case failed:
 			gaveUp += held
 			needed += held
-		case own || g.unparkable(c):
+		case own || c.fixed():
 			needed += held
 		}
 	}
@@ -507,7 +507,7 @@ func (w *worker) work(each time.Duration, steps int) {
 
 func logStats(t *testing.T, g *Gate) {
 	for _, s := range g.Stats() {
-		t.Logf("%s: pids %v, %d absent, pinned %t, paused %t, planned %t, %s", s.Container.ID, s.PIDs, s.Disconnected, s.Pinned, s.Paused, s.Planned, s.Parking.State)
+		t.Logf("%s: pids %v, %d absent, paused %t, stopped %t, %s", s.Container.ID, s.PIDs, s.Disconnected, s.Paused, s.Stopped, s.Parking.State)
 		for _, u := range s.Usage {
 			t.Logf("    %s: %+v, %d waiting", u.Card, u.Held, u.Waiting)
 		}
@@ -541,11 +541,11 @@ func (h *chaos) look() {
 		h.Error(err)
 	}
 	for _, c := range g.containers {
-		if c.pause != nil && c.pause.reasons[pausePark] != (c.parking != nil) {
-			h.Errorf("%v: container %s: parked is %+v, pause %+v", time.Since(h.begun), c.id, c.parking, c.pause)
+		if c.pause != nil && c.pause.reasons[pausePark] != c.memory.InRound() {
+			h.Errorf("%v: container %s: parked is %+v, pause %+v", time.Since(h.begun), c.id, c.memory, c.pause)
 		}
 		for _, card := range g.cards {
-			if n := g.ledger.Container(c.id, card).Parked; n > 0 && c.parking == nil {
+			if n := g.ledger.Container(c.id, card).Parked; n > 0 && !c.memory.InRound() {
 				h.Errorf("%v: container %s is there, and %d bytes of it are not", time.Since(h.begun), c.id, n)
 			}
 		}
@@ -649,24 +649,6 @@ func runChaos(t *testing.T, seed uint64, more bool) {
 	}
 	every(10*time.Second, h.look)
 	every(time.Second, h.stalls)
-	every(2*time.Minute, func() { // the plan
-		g := h.current()
-		if g == nil {
-			return
-		}
-		containers := g.Containers()
-		if len(containers) == 0 {
-			return
-		}
-		slices.SortFunc(containers, func(a, b identify.Container) int { return len(a.ID) - len(b.ID) })
-		id := ledger.ContainerID(containers[int(h.upTo(time.Duration(len(containers))))].ID)
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		if g.Pause(ctx, id, PausePlan) == nil {
-			time.Sleep(h.upTo(time.Minute))
-			_ = g.Resume(id, PausePlan)
-		}
-	})
 	every(3*time.Minute, func() { // the driver decides whose turn it is, then ends
 		some := h.upTo(1 << 32)
 		for range h.upTo(2*time.Minute) / time.Second {

@@ -55,7 +55,7 @@ func (c *client) ask(m wire.Message) (wire.Message, error) {
 		switch {
 		case err != nil:
 			return a, err
-		case a.Type == wire.Limit:
+		case a.Type == wire.Share:
 			c.limit = a.Bytes
 		case a.Type == wire.Pause || a.Type == wire.Resume || a.Type == wire.Recall:
 			if c.on != nil {

@@ -29,21 +29,14 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/parking"
 	"github.com/ebbtide/ebbtide/device/gate/queue"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 	"github.com/ebbtide/ebbtide/device/metrics"
 )
 
-var (
-	// ErrUnknown: no process of the container has said hello, or there is no such card.
-	ErrUnknown = errors.New("unknown to the gate")
-	// ErrPinned: the process's memory can never be moved.
-	ErrPinned = errors.New("its memory cannot be moved")
-	// ErrLost: the process's memory could not be restored, so it cannot continue.
-	ErrLost = errors.New("its memory is lost")
-	// ErrUnsure: CUDA does not answer, so it is unknown whether the process can continue.
-	ErrUnsure = errors.New("its state is unknown")
-)
+// ErrUnknown: no process of the container has said hello, or there is no such card.
+var ErrUnknown = errors.New("unknown to the gate")
 
 // Card is a GPU whose memory the gate controls.
 type Card struct {
@@ -54,8 +47,8 @@ type Card struct {
 
 // Share is a container's entitlement on a card.
 type Share struct {
-	Limit    uint64 // bytes
-	Most     uint64 // bytes; upper bound of a soft share, 0: the card's capacity
+	Bytes    uint64
+	Most     uint64 // bytes; the limit, with soft shares; 0: the card's capacity
 	Priority int    // higher is served first
 }
 
@@ -72,11 +65,11 @@ type Shares interface {
 type Evictor interface {
 	// Park moves all that the processes of a paused container hold, on all cards. It returns the
 	// bytes freed on each card, as far as known. An error changes nothing, unless it wraps
-	// ErrLost or ErrUnsure. ErrPinned is not retried.
+	// parking.ErrLost or ErrUnsure. parking.ErrPinned is not retried.
 	Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error)
 	// Restore moves the memory back, while the gate grants nothing on these cards. Processes with
 	// nothing parked are just unlocked, which repairs what a crashed gate left behind. After an
-	// error the processes are still parked, unless it wraps ErrLost.
+	// error the processes are still parked, unless it wraps parking.ErrLost.
 	Restore(ctx context.Context, processes []ledger.ProcessID) error
 }
 
@@ -220,21 +213,13 @@ type container struct {
 	lastActive   time.Time // last known submission of work
 	waiting      int
 	pause        *pause
-	parking      *parking  // nil: not parked
+	memory       parking.Memory
 	yieldsSince  time.Time // start of its wait for its turn, if it waits
 	noYieldUntil time.Time // another one waited for its memory
-	noParkUntil  time.Time // after a failed attempt
-	parkFailures int       // in a row
-	parkErr      error     // of the last attempt; nil after a success
-	lost         error     // why its memory could not be restored, or nil
 	counts       map[ledger.CardID]*Counts
 	pauses       int
 	pausedFor    time.Duration
-	parks        int
-	parkedFor    time.Duration
-	// How long the last park and restore took.
-	parkTook, restoreTook time.Duration
-	faults                int
+	faults       int
 }
 
 type process struct {
@@ -395,8 +380,8 @@ func (g *Gate) Containers() []identify.Container {
 	return out
 }
 
-// SetLimit changes how many bytes of a card a container may hold, also to less than it holds.
-func (g *Gate) SetLimit(id ledger.ContainerID, card ledger.CardID, bytes uint64) error {
+// SetShare changes a container's share of a card, in bytes, also to less than it holds.
+func (g *Gate) SetShare(id ledger.ContainerID, card ledger.CardID, bytes uint64) error {
 	now := g.lock()
 	defer g.unlock()
 	c := g.containers[id]
@@ -405,18 +390,18 @@ func (g *Gate) SetLimit(id ledger.ContainerID, card ledger.CardID, bytes uint64)
 	}
 	before := g.share(c, card)
 	if err := g.setShare(c, card, bytes); err != nil {
-		return fmt.Errorf("limit of container %s: %w", id, err)
+		return fmt.Errorf("share of container %s: %w", id, err)
 	}
 	if after := g.share(c, card); after != before {
 		for _, p := range c.processes {
-			g.sendLimit(p, card, after)
+			g.sendShare(p, card, after)
 		}
 		g.answer(now)
 	}
 	return nil
 }
 
-// setShare sets a container's limit or, with soft shares, only what it is told.
+// setShare sets a container's share, and without soft shares its limit.
 func (g *Gate) setShare(c *container, card ledger.CardID, bytes uint64) error {
 	if g.handle(card) == 0 {
 		return fmt.Errorf("card %q: %w", card, ErrUnknown)
@@ -438,13 +423,13 @@ func (g *Gate) share(c *container, card ledger.CardID) uint64 {
 	return most
 }
 
-func (g *Gate) sendLimit(p *process, card ledger.CardID, bytes uint64) {
+func (g *Gate) sendShare(p *process, card ledger.CardID, bytes uint64) {
 	if p.session == nil {
 		return
 	}
 	for device, id := range g.cards {
 		if handle := uint64(device + 1); id == card && p.session.attached[handle] != nil {
-			p.session.send(wire.Message{Type: wire.Limit, Device: handle, Bytes: bytes})
+			p.session.send(wire.Message{Type: wire.Share, Device: handle, Bytes: bytes})
 		}
 	}
 }
@@ -464,7 +449,7 @@ func (v view) Fits(r queue.Request) error {
 		}
 		err = v.ledger.Fits(r.Container, r.Card, r.Bytes)
 	}
-	if c := v.containers[r.Container]; err == nil && !r.Restore && v.opts.Soft && v.unparkable(c) &&
+	if c := v.containers[r.Container]; err == nil && !r.Restore && v.opts.Soft && c.fixed() &&
 		v.ledger.Container(c.id, r.Card).LimitUsage()+r.Bytes > v.share(c, r.Card) {
 		return ledger.ErrLimit // it cannot be parked, so memory beyond its share could not be reclaimed
 	}

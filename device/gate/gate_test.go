@@ -225,19 +225,19 @@ func TestGate_waits(t *testing.T) {
 
 func TestGate_limit(t *testing.T) {
 	on(t, options(), func(b *bench) {
-		must.ErrorIs(t, b.SetLimit("a", card0, 1), ErrUnknown)
+		must.ErrorIs(t, b.SetShare("a", card0, 1), ErrUnknown)
 		a := b.process(1, "a")
 		a.take(500 * mib)
-		must.NoError(t, b.SetLimit("a", card0, 300*mib))
-		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 300 * mib}, a.recv())
-		must.NoError(t, b.SetLimit("a", card0, 300*mib))
+		must.NoError(t, b.SetShare("a", card0, 300*mib))
+		must.Eq(t, wire.Message{Type: wire.Share, Device: 1, Bytes: 300 * mib}, a.recv())
+		must.NoError(t, b.SetShare("a", card0, 300*mib))
 		must.Eq(t, wire.Message{}, a.recv(), must.Sprint("nothing new"))
 		must.Eq(t, wire.NoMemory, denial(a.want(1, time.Hour)), must.Sprint("at once: its framework can free what it caches"))
 		a.giveBack(200 * mib)
 		must.Eq(t, wire.NoMemory, denial(a.want(1, time.Hour)))
 		a.giveBack(1)
 		must.Eq(t, wire.Grant, a.want(1, 0).Type)
-		must.ErrorIs(t, b.SetLimit("a", "GPU-x", 1), ErrUnknown)
+		must.ErrorIs(t, b.SetShare("a", "GPU-x", 1), ErrUnknown)
 	})
 }
 
@@ -252,7 +252,7 @@ func TestGate_credit(t *testing.T) {
 		must.Eq(t, 64*mib, want(a, 1))
 		must.Eq(t, 128*mib, want(a, 65*mib))
 		must.Eq(t, 64*mib, want(a, 64*mib))
-		must.NoError(t, b.SetLimit("a", card0, 300*mib))
+		must.NoError(t, b.SetShare("a", card0, 300*mib))
 		a.recv()
 		must.Eq(t, 44*mib, want(a, mib), must.Sprint("as far as the limit goes"))
 		must.Eq(t, 600*mib, a.process(3, "c").want(600*mib, 0).Bytes)
@@ -357,7 +357,7 @@ func TestGate_badMessages(t *testing.T) {
 func TestGate_claims(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
-		must.NoError(t, b.SetLimit("a", card0, 300*mib))
+		must.NoError(t, b.SetShare("a", card0, 300*mib))
 		must.NoError(t, a.send(wire.Message{Type: wire.Holds, Device: 1, Bytes: 1000 * mib}))
 		must.Eq(t, ledger.Entry{Committed: 300 * mib, Unverified: 700 * mib}, b.held())
 		must.Eq(t, wire.Grant, c.want(700*mib, 0).Type)
@@ -429,31 +429,42 @@ func TestGate_stuck(t *testing.T) {
 	})
 }
 
+// pauseFor pauses a container, and returns when it has stopped.
+func (b *bench) pauseFor(ctx context.Context, id ledger.ContainerID, reason string) error {
+	b.mu.Lock()
+	c := b.containers[id]
+	p := b.pause(time.Now(), c, reason)
+	all := p.all
+	b.mu.Unlock()
+	return b.awaitPause(ctx, c, p, all, reason)
+}
+
 func TestGate_pause(t *testing.T) {
 	on(t, options(), func(b *bench) {
-		must.ErrorIs(t, b.Pause(b.Context(), "a", PausePlan), ErrUnknown)
-		must.ErrorIs(t, b.Resume("a", PausePlan), ErrUnknown)
 		one, two, other := b.process(1, "a"), b.process(2, "a"), b.process(3, "b")
 		paused := make(chan error, 1)
 		begin := func(ctx context.Context) {
-			go func() { paused <- b.Pause(ctx, "a", PausePlan) }()
+			go func() { paused <- b.pauseFor(ctx, "a", pausePark) }()
 			synctest.Wait()
 			must.Eq(t, wire.Pause, one.recv().Type)
 			must.Eq(t, wire.Pause, two.recv().Type)
 			must.Eq(t, wire.Message{}, other.recv())
 		}
 		begin(b.Context())
-		must.ErrorIs(t, b.Pause(b.Context(), "a", PausePlan), ErrPaused)
 		must.NoError(t, one.send(wire.Message{Type: wire.Paused}))
 		synctest.Wait()
 		must.Eq(t, 0, len(paused), must.Sprint("the other one has not answered"))
 		close(two.life.over) // an exited process submits nothing
 		must.NoError(t, <-paused)
+		must.True(t, b.Stats()[0].Stopped)
 		late := b.connect(4, "a")
 		late.ask(wire.Message{Type: wire.Hello, Arg: 1})
 		must.Eq(t, wire.Pause, late.recv().Type)
+		must.False(t, b.Stats()[0].Stopped)
 		time.Sleep(time.Minute)
-		must.NoError(t, b.Resume("a", PausePlan))
+		b.mu.Lock()
+		b.resume(time.Now(), b.containers["a"], pausePark)
+		b.mu.Unlock()
 		must.Eq(t, wire.Resume, one.recv().Type)
 		must.Eq(t, wire.Resume, late.recv().Type)
 		s := b.Stats()[0]
@@ -487,12 +498,12 @@ func (s *shares) Join(c identify.Container, card ledger.CardID) (Share, error) {
 	}
 	for _, other := range s.gate.Containers() { // it may call the gate
 		if other.ID != c.ID {
-			if err := s.gate.SetLimit(ledger.ContainerID(other.ID), card, 400*mib); err != nil {
+			if err := s.gate.SetShare(ledger.ContainerID(other.ID), card, 400*mib); err != nil {
 				return Share{}, err
 			}
 		}
 	}
-	return Share{Limit: 500 * mib, Most: 600 * mib, Priority: 7}, nil
+	return Share{Bytes: 500 * mib, Most: 600 * mib, Priority: 7}, nil
 }
 
 func (s *shares) Leave(c identify.Container) {
@@ -520,7 +531,7 @@ func TestGate_shares(t *testing.T) {
 		a := b.process(1, "a")
 		must.Eq(t, 500*mib, a.ask(wire.Message{Type: wire.Info, Device: 1}).Bytes)
 		c := b.process(2, "b")
-		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 400 * mib}, a.recv())
+		must.Eq(t, wire.Message{Type: wire.Share, Device: 1, Bytes: 400 * mib}, a.recv())
 		must.Eq(t, 7, b.Stats()[1].Priority)
 		b.process(3, "b")
 		denied := b.connect(4, "denied")

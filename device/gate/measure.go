@@ -112,12 +112,12 @@ func (g *Gate) measure(card ledger.CardID) (m cardRoom, err error) {
 	var known uint64
 	for id, granted := range g.granted(card) {
 		p := g.processes[id]
-		if p.container.parking == nil || !p.container.parking.unsure { // else all that is there is outside
+		if !p.container.memory.Unsure { // else all that is there is outside
 			granted = max(granted, before[id]) // it may have changed meanwhile
 		}
 		holds, told := measured.By[id.PID]
 		switch {
-		case p.container.parking != nil:
+		case p.container.memory.InRound():
 			holds = min(holds, granted)
 		case !told:
 			holds = granted
@@ -164,7 +164,7 @@ func (g *Gate) keepRoom() {
 	for _, card := range g.cards {
 		var bytes uint64
 		for _, other := range g.containers {
-			if other.parking != nil && other.parking.unsure {
+			if other.memory.Unsure {
 				bytes += g.ledger.Container(other.id, card).Parked
 			}
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
@@ -99,8 +100,9 @@ func TestMeasure_outside(t *testing.T) {
 func (b *bench) parked(id ledger.ContainerID) *container {
 	c := b.containers[id]
 	b.pause(time.Now(), c, pausePark)
-	c.parking = &parking{state: stateParking, since: time.Now(), moved: []ledger.ProcessID{{PID: 1, Start: 1}}, extra: map[ledger.CardID]uint64{}}
-	b.parkDone(time.Now(), c, nil)
+	c.memory.Begin(time.Now(), identify.Container{}, false)
+	c.memory.Moved = []ledger.ProcessID{{PID: 1, Start: 1}}
+	b.parkDone(time.Now(), c, nil, 0)
 	b.answer(time.Now())
 	return c
 }
@@ -134,7 +136,7 @@ func TestMeasure_restore(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		must.Eq(t, []string{"restore [1]"}, moves.calls)
-		must.Nil(t, proc.parking)
+		must.False(t, proc.memory.InRound())
 	})
 }
 
@@ -189,7 +191,7 @@ func TestMeasure_restoreHangs(t *testing.T) {
 		}
 		must.SliceEmpty(t, moves.calls)
 		b.mu.Lock()
-		unsure := parked.parking.unsure
+		unsure := parked.memory.Unsure
 		b.mu.Unlock()
 		must.False(t, unsure)
 		hangs.Store(false)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/parking"
 	"github.com/ebbtide/ebbtide/device/gate/queue"
 )
 
@@ -20,11 +21,6 @@ const (
 	// pauseWithin bounds a victim's pause: a kernel may be running.
 	pauseWithin = 10 * time.Second
 	parkWithin  = 10 * time.Minute
-	// retryPark is the back-off after a failed park; retryParkSoon, after one for lack of
-	// reports.
-	retryPark, retryParkSoon = 30 * time.Second, 250 * time.Millisecond
-	// maxParkFailures in a row make a container count as unparkable.
-	maxParkFailures = 3
 	// killDelay is the time to report a loss before the container is killed.
 	killDelay    = 3 * time.Second
 	retryRestore = 5 * time.Second
@@ -33,34 +29,7 @@ const (
 	maxLazyTurns = 10
 )
 
-type parkingState string
-
-const (
-	stateParking   parkingState = "parking"
-	stateParked    parkingState = "parked"
-	stateRestoring parkingState = "restoring"
-)
-
-// parking is the state of a container whose memory is parked, or being parked or restored:
-//
-//	parking ──> parked ──> restoring ──> (restored)
-//	   |           ^            |
-//	(failed)       +------------+  failed
-type parking struct {
-	state  parkingState
-	since  time.Time
-	lazy   bool
-	unsure bool               // its memory may be on the cards
-	by     identify.Container // the container that needed the room; empty after a restart
-	// moved are the processes known to be parked.
-	moved []ledger.ProcessID
-	// extra are the bytes that came free on each card beyond the ledger's, which a restore needs.
-	extra map[ledger.CardID]uint64
-}
-
 func (g *Gate) canPark() bool { return g.opts.Evictor != nil && !g.opts.RestoreOnly }
-
-var errUnreported = errors.New("a process has not reported yet what it holds")
 
 func (g *Gate) makeRoom(now time.Time, r queue.Request) bool {
 	asks := g.containers[r.Container]
@@ -108,21 +77,10 @@ func (g *Gate) candidates(now time.Time, card ledger.CardID) []queue.Candidate {
 func (g *Gate) candidate(now time.Time, c *container, card ledger.CardID) queue.Candidate {
 	held := g.ledger.Container(c.id, card)
 	return queue.Candidate{
-		Container: c.id, Priority: c.priority, Arrived: c.arrived, Placed: c.placed, Active: c.lastActive, Cost: c.moveCost(held.Committed), Yields: c.yields(),
+		Container: c.id, Priority: c.priority, Arrived: c.arrived, Placed: c.placed, Active: c.lastActive, Cost: c.memory.Cost(held.Committed), Yields: c.yields(),
 		OverShare: held.LimitUsage() > g.share(c, card), Freeable: held.Committed, CardUsage: held.CardUsage(),
-		Pinned: g.pinned(c) || g.hasUnreported(c) || held.Unverified > 0 || c.parking != nil || now.Before(c.noParkUntil),
+		Fixed: g.fixedNow(c) || g.hasUnreported(c) || held.Unverified > 0 || !c.memory.Ready(now),
 	}
-}
-
-// movePerGiB is what parking and restoring a GiB took on an H100 and an H200 (docs/gpu.md).
-const movePerGiB = time.Second
-
-// moveCost returns what parking and restoring a container take: as the last time, or by its size.
-func (c *container) moveCost(bytes uint64) time.Duration {
-	if took := c.parkTook + c.restoreTook; took > 0 {
-		return took
-	}
-	return time.Duration(float64(movePerGiB) * float64(bytes) / (1 << 30))
 }
 
 // hasUnreported reports whether a process of a container has not reported its holdings after a
@@ -133,24 +91,30 @@ func (g *Gate) hasUnreported(c *container) bool {
 	})
 }
 
-// pinned reports whether a container cannot be parked now.
-func (g *Gate) pinned(c *container) bool {
+// pinned returns why a process of a container can never be parked (wire.Pinned), or 0: the lowest
+// reason, for a stable choice.
+func (c *container) pinned() (reason uint64) {
+	for _, p := range c.processes {
+		if p.pinned != 0 && (reason == 0 || p.pinned < reason) {
+			reason = p.pinned
+		}
+	}
+	return reason
+}
+
+// fixed reports whether a container counts as one that can never be parked.
+func (c *container) fixed() bool {
+	return c.pinned() != 0 || c.memory.Fixed() || c.memory.State == parking.Lost
+}
+
+// fixedNow reports whether a container cannot be parked now.
+func (g *Gate) fixedNow(c *container) bool {
 	for _, p := range c.processes {
 		if p.session == nil {
 			return true
 		}
 	}
-	return g.unparkable(c)
-}
-
-// unparkable reports whether a container counts as one that can never be parked.
-func (g *Gate) unparkable(c *container) bool {
-	for _, p := range c.processes {
-		if p.pinned != 0 {
-			return true
-		}
-	}
-	return c.parkFailures >= maxParkFailures
+	return c.fixed()
 }
 
 // mayFreeLater reports whether memory of a card may yet come free.
@@ -163,7 +127,7 @@ func (g *Gate) mayFreeLater(card ledger.CardID) bool {
 	}
 	for _, c := range g.containers {
 		held := g.ledger.Container(c.id, card)
-		if !g.unparkable(c) && held.Committed > 0 || c.parking != nil && held.CardUsage() > 0 {
+		if !c.fixed() && held.Committed > 0 || c.memory.InRound() && held.CardUsage() > 0 {
 			return true
 		}
 	}
@@ -180,97 +144,82 @@ func (g *Gate) cardsOf(c *container) []ledger.CardID {
 	return out
 }
 
-func (g *Gate) stillParking(c *container, a *parking) bool {
-	return g.containers[c.id] == c && c.parking == a
+// inRound reports whether a container's round of parking has not ended.
+func (g *Gate) inRound(c *container, round int) bool {
+	return !g.closed && g.containers[c.id] == c && c.memory.Is(round)
 }
 
 func (g *Gate) park(now time.Time, c *container, by identify.Container) {
-	a := &parking{state: stateParking, since: now, by: by, extra: make(map[ledger.CardID]uint64)}
-	a.lazy = c.yields() || g.opts.Lazy && now.Sub(c.lastActive) >= g.opts.Rules.Idle && c.waiting == 0
-	c.parking = a
-	cards := g.cardsOf(c)
+	m := &c.memory
+	m.Begin(now, by, c.yields() || g.opts.Lazy && now.Sub(c.lastActive) >= g.opts.Rules.Idle && c.waiting == 0)
+	round, cards := m.Round, g.cardsOf(c)
 	for _, card := range cards {
 		g.parkingOn[card]++
 	}
 	p := g.pause(now, c, pausePark)
 	stopped := p.all
 	go func() {
-		freed, took, err := g.parkMemory(c, a, p, stopped)
+		freed, took, err := g.parkMemory(c, round, p, stopped)
 		now := g.lock()
 		defer g.unlock()
 		for _, card := range cards {
 			g.parkingOn[card]--
 		}
-		if g.closed || !g.stillParking(c, a) {
+		if !g.inRound(c, round) {
 			g.answer(now)
 			return
 		}
 		if err != nil {
 			g.parkFailed(now, c, err)
 		} else {
-			c.parkTook = took
-			g.parkDone(now, c, freed)
+			g.parkDone(now, c, freed, took)
 		}
 		g.save()
 		g.answer(now)
 	}()
 }
 
-func (g *Gate) parkDone(now time.Time, c *container, freed map[ledger.CardID]uint64) {
-	a := c.parking
-	c.parkFailures, c.parkErr = 0, nil
+func (g *Gate) parkDone(now time.Time, c *container, freed map[ledger.CardID]uint64, took time.Duration) {
 	g.opts.Metrics.Parkings.Count(nil)
-	for _, id := range a.moved {
+	for _, id := range c.memory.Moved {
 		g.ledger.Park(id)
 	}
 	for _, card := range g.cards {
 		if parked := g.ledger.Container(c.id, card).Parked; freed[card] > parked {
-			a.extra[card] = freed[card] - parked
+			c.memory.Extra[card] = freed[card] - parked
 		}
 		g.setOverhead(c, card, 0)
 	}
-	a.state = stateParked
-	c.parks++
+	c.memory.Park(took)
 	g.queueRestore(now, c)
 }
 
 func (g *Gate) parkFailed(now time.Time, c *container, err error) {
-	switch {
-	case errors.Is(err, errUnreported):
-		c.noParkUntil = now.Add(retryParkSoon)
-	case errors.Is(err, ErrPinned):
-		c.parkFailures = maxParkFailures
-	default:
-		c.parkFailures++
-		c.noParkUntil = now.Add(retryPark)
-	}
-	if !errors.Is(err, errUnreported) {
-		c.parkErr = err
+	if !errors.Is(err, parking.ErrUnreported) {
 		g.opts.Metrics.Parkings.Count(err)
 		g.opts.Report(fmt.Errorf("parking container %s: %w", c.id, err))
 	}
-	if errors.Is(err, ErrUnsure) && !errors.Is(err, ErrLost) {
-		c.parking.unsure = true
-		g.requeueRestore(c) // as if it were parked: the restore settles it
+	next := c.memory.ParkFailed(now, err)
+	if next == parking.Retry {
+		g.requeueRestore(c)
 		return
 	}
 	// The attempt does not count against its requests' deadlines.
-	g.queue.Postpone(c.id, c.parking.since, now)
-	c.parking = nil
-	if errors.Is(err, ErrLost) {
-		g.killLost(c, err)
+	g.queue.Postpone(c.id, c.memory.Since, now)
+	if next == parking.Kill {
+		g.killLost(c)
 	} else {
 		g.resume(now, c, pausePark)
 	}
 }
 
-func (g *Gate) parkMemory(c *container, a *parking, p *pause, stopped <-chan struct{}) (freed map[ledger.CardID]uint64, took time.Duration, err error) {
+func (g *Gate) parkMemory(c *container, round int, p *pause, stopped <-chan struct{}) (freed map[ledger.CardID]uint64, took time.Duration, err error) {
 	pausing, cancel := context.WithTimeout(g.parkCtx, pauseWithin)
 	defer cancel()
 	if err := g.awaitPause(pausing, c, p, stopped, pausePark); err != nil {
 		return nil, 0, err
 	}
-	processes, err := g.processesToPark(c, a)
+	processes, err := g.processesToPark(c, round)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -285,26 +234,23 @@ func (g *Gate) parkMemory(c *container, a *parking, p *pause, stopped <-chan str
 	return freed, took, err
 }
 
-func (g *Gate) processesToPark(c *container, a *parking) ([]ledger.ProcessID, error) {
+func (g *Gate) processesToPark(c *container, round int) ([]ledger.ProcessID, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed || !g.stillParking(c, a) {
+	if !g.inRound(c, round) {
 		return nil, ErrUnknown
 	}
 	if g.hasUnreported(c) {
-		return nil, errUnreported
+		return nil, parking.ErrUnreported
 	}
-	for id := range c.processes {
-		a.moved = append(a.moved, id)
-	}
+	c.memory.Moved = slices.Collect(maps.Keys(c.processes))
 	g.save() // the park is in progress
-	return slices.Clone(a.moved), nil
+	return slices.Clone(c.memory.Moved), nil
 }
 
 // queueRestore queues the restore of a parked container, one card after the other in a fixed
 // order, so that no two restores deadlock.
 func (g *Gate) queueRestore(now time.Time, c *container) {
-	a := c.parking
 	for _, card := range g.cards {
 		if g.ledger.Container(c.id, card).Parked == 0 {
 			continue
@@ -312,13 +258,15 @@ func (g *Gate) queueRestore(now time.Time, c *container) {
 		g.lastID++
 		g.queue.Add(queue.Request{
 			ID: g.lastID, Container: c.id, Card: card, Bytes: g.need(c, card), Process: g.anyProcess(c),
-			Priority: c.priority, Since: now, Restore: true, Lazy: a.lazy,
+			Priority: c.priority, Since: now, Restore: true, Lazy: c.memory.Lazy,
 		})
-		if a.lazy {
+		if round := c.memory.Round; c.memory.Lazy {
 			time.AfterFunc(maxLazyTurns*g.opts.Rules.Turn, func() {
 				now := g.lock()
 				defer g.unlock()
-				g.endLazy(now, c, a)
+				if g.inRound(c, round) {
+					g.endLazy(now, c)
+				}
 			})
 		}
 		return
@@ -330,7 +278,7 @@ func (g *Gate) queueRestore(now time.Time, c *container) {
 // container's requests want within its limit, capped at what the rest of the card can provide.
 func (g *Gate) need(c *container, card ledger.CardID) uint64 {
 	held, limit, capacity := g.ledger.Container(c.id, card), g.ledger.Limit(c.id, card), g.ledger.Capacity(card)
-	need := held.Parked + c.parking.extra[card]
+	need := held.Parked + c.memory.Extra[card]
 	more := limit - min(limit, held.LimitUsage()+held.Parked)
 	for r := range g.queue.All {
 		if r.Container == c.id && r.Card == card && r.Bytes <= more {
@@ -341,11 +289,11 @@ func (g *Gate) need(c *container, card ledger.CardID) uint64 {
 	return min(need, capacity-min(capacity, held.CardUsage()))
 }
 
-// cannotFit reports whether unparkable containers hold too much of a card for a restore.
+// cannotFit reports whether fixed containers hold too much of a card for a restore.
 func (g *Gate) cannotFit(r queue.Request) bool {
 	room := g.ledger.Free(r.Card)
 	for _, c := range g.containers {
-		if c.id != r.Container && !g.pinned(c) {
+		if c.id != r.Container && !g.fixedNow(c) {
 			room += g.ledger.Container(c.id, r.Card).Committed
 		}
 	}
@@ -361,15 +309,15 @@ func (g *Gate) anyProcess(c *container) ledger.ProcessID {
 
 func (g *Gate) markActive(now time.Time, c *container) {
 	c.lastActive = now
-	g.endLazy(now, c, c.parking)
+	g.endLazy(now, c)
 }
 
-func (g *Gate) endLazy(now time.Time, c *container, a *parking) {
-	if g.closed || a == nil || !a.lazy || c.yields() || !g.stillParking(c, a) {
+func (g *Gate) endLazy(now time.Time, c *container) {
+	if g.closed || !c.memory.InRound() || !c.memory.Lazy || c.yields() {
 		return
 	}
-	a.lazy = false
-	if a.state == stateParked && g.dequeueRestore(c) {
+	c.memory.Lazy = false
+	if c.memory.State == parking.Parked && g.dequeueRestore(c) {
 		g.queueRestore(now, c)
 		g.answer(now)
 	}
@@ -405,7 +353,7 @@ func (g *Gate) admitRestore(now time.Time, r queue.Request) {
 		}
 		g.ensureSaved(p, r.Card)
 	}
-	g.setOverhead(c, r.Card, c.parking.extra[r.Card])
+	g.setOverhead(c, r.Card, c.memory.Extra[r.Card])
 	g.queueRestore(now, c)
 }
 
@@ -419,23 +367,16 @@ func (g *Gate) hasReported(p *process, card ledger.CardID) bool {
 
 // startRestore restores a container once the ledger has reserved room on all cards.
 func (g *Gate) startRestore(c *container) {
-	a := c.parking
-	a.state = stateRestoring
-	var processes []ledger.ProcessID
-	for id := range c.processes {
-		processes = append(processes, id)
-	}
-	cards := g.cardsOf(c)
+	c.memory.Restore()
+	round, cards := c.memory.Round, g.cardsOf(c)
+	processes := slices.Collect(maps.Keys(c.processes))
 	g.save()
 	go func() {
 		tried, took, err := g.restoreMemory(c, cards, processes)
 		now := g.lock()
 		defer g.unlock()
-		if err == nil {
-			c.restoreTook = took
-		}
-		if !g.closed && g.stillParking(c, a) {
-			g.restoreDone(now, c, tried, err)
+		if g.inRound(c, round) {
+			g.restoreDone(now, c, tried, took, err)
 		}
 		g.answer(now)
 	}()
@@ -479,24 +420,20 @@ func (g *Gate) restoreMemory(c *container, cards []ledger.CardID, processes []le
 	return true, took, err
 }
 
-func (g *Gate) restoreDone(now time.Time, c *container, tried bool, err error) {
+func (g *Gate) restoreDone(now time.Time, c *container, tried bool, took time.Duration, err error) {
 	g.opts.Metrics.Restores.Count(err)
 	if err != nil {
 		g.opts.Report(fmt.Errorf("restoring container %s: %w", c.id, err))
-	}
-	if errors.Is(err, ErrLost) {
-		g.killLost(c, err)
+		if c.memory.RestoreFailed(err, tried) == parking.Kill {
+			g.killLost(c)
+		} else {
+			g.requeueRestore(c)
+		}
 		return
 	}
-	if err != nil {
-		c.parking.unsure = c.parking.unsure || tried
-		g.requeueRestore(c)
-		return
-	}
-	c.parkedFor += now.Sub(c.parking.since)
+	c.memory.Restored(now, took)
 	// The time parked does not count against deadlines either.
-	g.queue.Postpone(c.id, c.parking.since, now)
-	c.parking = nil
+	g.queue.Postpone(c.id, c.memory.Since, now)
 	c.placed = now
 	g.measureSoon()
 	g.resume(now, c, pausePark)
@@ -505,10 +442,7 @@ func (g *Gate) restoreDone(now time.Time, c *container, tried bool, err error) {
 
 // killLost kills a container whose memory is lost: its CUDA calls fail or block forever. Until
 // then it stays paused.
-func (g *Gate) killLost(c *container, err error) {
-	c.parking = nil
-	c.lost = err
-	c.parkFailures = maxParkFailures // no longer a victim
+func (g *Gate) killLost(c *container) {
 	g.opts.Metrics.Kills.Inc()
 	g.save()
 	time.AfterFunc(killDelay, func() {
@@ -532,11 +466,11 @@ func (g *Gate) killLost(c *container, err error) {
 // request then fits.
 func (g *Gate) revokeRoom(r queue.Request) bool {
 	for _, c := range g.containers {
-		if c.parking == nil || c.parking.state != stateParked || c.id == r.Container {
+		if c.memory.State != parking.Parked || c.id == r.Container {
 			continue
 		}
 		var booked uint64
-		for _, id := range c.parking.moved {
+		for _, id := range c.memory.Moved {
 			e := g.ledger.Process(id, r.Card)
 			booked += e.Committed + e.Expected
 		}
@@ -549,56 +483,43 @@ func (g *Gate) revokeRoom(r queue.Request) bool {
 	return false
 }
 
-// requeueRestore returns a container to the parked state and retries its restore later.
+// requeueRestore retries a container's restore later.
 func (g *Gate) requeueRestore(c *container) {
-	a := c.parking
-	for _, id := range a.moved {
+	m := &c.memory
+	m.State = parking.Parked
+	for _, id := range m.Moved {
 		g.ledger.Park(id)
 	}
 	for _, card := range g.cards {
 		g.setOverhead(c, card, 0)
 	}
-	a.state = stateParked
-	if a.unsure {
+	if m.Unsure {
 		g.keepRoom()
 	}
 	g.save()
+	round := m.Round
 	time.AfterFunc(retryRestore, func() {
 		now := g.lock()
 		defer g.unlock()
-		if !g.closed && g.stillParking(c, a) && a.state == stateParked {
+		if g.inRound(c, round) && m.State == parking.Parked {
 			g.queueRestore(now, c)
 			g.answer(now)
 		}
 	})
 }
 
-// expectParked records that a process's container was parked or being parked when the last gate
-// ended. In the latter case all that the process may hold stays reserved.
-func (g *Gate) expectParked(now time.Time, p *process, moved bool, extra map[ledger.CardID]uint64) {
-	c := p.container
-	g.pause(now, c, pausePark)
-	if c.parking == nil {
-		c.parking = &parking{state: stateParked, since: now, extra: make(map[ledger.CardID]uint64)}
-	}
-	maps.Copy(c.parking.extra, extra)
-	if moved {
-		c.parking.moved = append(c.parking.moved, p.id)
-	}
-}
-
 // queueRestores restores the containers that were parked when the last gate ended.
 func (g *Gate) queueRestores(now time.Time) {
 	unsure := false
 	for _, c := range g.containers {
-		if c.parking == nil {
+		if !c.memory.InRound() {
 			continue
 		}
 		if g.opts.Evictor == nil {
 			g.opts.Report(fmt.Errorf("container %s is parked, and nothing here can restore it", c.id))
 			continue
 		}
-		c.parking.unsure, unsure = true, true // the last gate may have ended during a restore
+		c.memory.Unsure, unsure = true, true // the last gate may have ended during a restore
 		g.queueRestore(now, c)
 	}
 	if unsure {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/parking"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
@@ -103,14 +104,14 @@ func TestFigures_soft(t *testing.T) {
 			a, c := b.process(1, "a"), b.process(2, "c")
 			a.take(900 * mib)
 			c.take(50 * mib)
-			must.NoError(t, b.SetLimit("c", card0, 400*mib))
+			must.NoError(t, b.SetShare("c", card0, 400*mib))
 			free := uint64(50 * mib)
 			if parks {
 				free = 350 * mib
 			}
 			synctest.Wait()
 			for m := c.recv(); m.Type != 0; m = c.recv() { // its limit
-				must.Eq(t, wire.Limit, m.Type)
+				must.Eq(t, wire.Share, m.Type)
 			}
 			m := c.ask(wire.Message{Type: wire.Info, Device: 1})
 			must.Eq(t, wire.Message{Type: wire.Figures, Seq: c.seq, Device: 1, Bytes: 400 * mib, ID: 50 * mib, Arg: free}, m)
@@ -167,7 +168,7 @@ func TestPark_stuck(t *testing.T) {
 
 // A container that cannot be parked continues, and another is parked; ErrPinned is final.
 func TestPark_fails(t *testing.T) {
-	for _, fail := range []error{errors.New("no room in the host's memory"), ErrPinned} {
+	for _, fail := range []error{errors.New("no room in the host's memory"), parking.ErrPinned} {
 		o := options()
 		moves := newFakeEvictor()
 		moves.park = func() error { return fail }
@@ -187,9 +188,9 @@ func TestPark_fails(t *testing.T) {
 			must.ErrorIs(t, b.Stats()[1].ParkError, fail)
 			must.Eq(t, 1, b.counted()["ebbtide_gpu_parkings_total result=failed"])
 			moves.park = nil
-			time.Sleep(retryPark + b.opts.Rules.Idle)
+			time.Sleep(parking.RetryAfter + b.opts.Rules.Idle)
 			synctest.Wait()
-			must.Eq(t, errors.Is(fail, ErrPinned), c.recv().Type != wire.Pause)
+			must.Eq(t, errors.Is(fail, parking.ErrPinned), c.recv().Type != wire.Pause)
 		})
 	}
 }
@@ -229,7 +230,7 @@ func TestPark_restoreFails(t *testing.T) {
 			moves.mu.Lock()
 			moves.restore = func() error {
 				if lost {
-					return fmt.Errorf("restoring: %w", ErrLost)
+					return fmt.Errorf("restoring: %w", parking.ErrLost)
 				}
 				return errors.New("the card is not as free as it should be")
 			}
@@ -241,7 +242,7 @@ func TestPark_restoreFails(t *testing.T) {
 			if lost {
 				// It is killed only after the loss has been reported.
 				must.Eq(t, wire.Message{}, c.recv())
-				must.ErrorIs(t, b.Stats()[0].Lost, ErrLost)
+				must.ErrorIs(t, b.Stats()[0].Lost, parking.ErrLost)
 				time.Sleep(killDelay)
 				synctest.Wait()
 				must.SliceEmpty(t, b.Stats())
@@ -352,43 +353,6 @@ func TestPark_twoCards(t *testing.T) {
 	})
 }
 
-// A container that the plan has paused and that holds what all others wait for is resumed or,
-// with an evictor, parked.
-func TestPark_planned(t *testing.T) {
-	for _, evictor := range []bool{false, true} {
-		o := options()
-		moves := newFakeEvictor()
-		if evictor {
-			o.Evictor = moves
-		}
-		on(t, o, func(b *bench) {
-			a, c := b.process(1, "a"), b.process(2, "b")
-			c.take(1000 * mib)
-			done := make(chan error, 1)
-			go func() { done <- b.Pause(b.Context(), "b", PausePlan) }()
-			c.stop()
-			must.NoError(t, <-done)
-			must.True(t, b.Stats()[1].Planned)
-			must.Eq(t, wire.Message{}, a.want(mib, time.Hour))
-			time.Sleep(b.opts.Rules.Settle + 2*moves.takes)
-			synctest.Wait()
-			if !evictor {
-				must.Eq(t, wire.Resume, c.recv().Type)
-				must.False(t, b.Stats()[1].Planned)
-				return
-			}
-			must.Eq(t, wire.Grant, a.recv().Type)
-			close(a.life.over)
-			time.Sleep(2 * moves.takes)
-			synctest.Wait()
-			s := b.Stats()[0]
-			must.Eq(t, []any{false, true, true}, []any{s.Parked, s.Paused, s.Planned}, must.Sprint("the plan's pause continues"))
-			must.NoError(t, b.Resume("b", PausePlan))
-			must.Eq(t, wire.Resume, c.recv().Type)
-		})
-	}
-}
-
 func TestPark_restoreOnly(t *testing.T) {
 	o := options()
 	moves := newFakeEvictor()
@@ -484,7 +448,7 @@ func TestPark_requestsTooMuch(t *testing.T) {
 		o.Evictor = moves
 		on(t, o, func(b *bench) {
 			a, c := b.process(1, "a"), b.process(2, "b")
-			must.NoError(t, b.SetLimit("b", card0, most))
+			must.NoError(t, b.SetShare("b", card0, most))
 			for c.recv() != (wire.Message{}) {
 			}
 			c.take(600 * mib)
@@ -707,12 +671,12 @@ func TestPause_joinsLate(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a := b.process(1, "a")
 		done := make(chan error, 1)
-		go func() { done <- b.Pause(b.Context(), "a", PausePlan) }()
+		go func() { done <- b.pauseFor(b.Context(), "a", pauseTurn) }()
 		a.stop()
 		must.NoError(t, <-done)
 		late := b.connect(2, "a")
 		must.Eq(t, wire.Welcome, late.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
-		go func() { done <- b.Pause(b.Context(), "a", pausePark) }()
+		go func() { done <- b.pauseFor(b.Context(), "a", pausePark) }()
 		synctest.Wait()
 		must.SliceEmpty(t, drained(done), must.Sprint("it has not stopped"))
 		late.stop()
@@ -771,7 +735,7 @@ func TestPark_twoRestores(t *testing.T) {
 		c.take(100 * mib)
 		b.mu.Lock()
 		for _, id := range []ledger.ContainerID{"a", "c"} {
-			b.containers[id].parking = &parking{state: stateParked, since: time.Now()}
+			b.containers[id].memory.Begin(time.Now(), identify.Container{}, false)
 			b.startRestore(b.containers[id])
 		}
 		b.mu.Unlock()
@@ -781,7 +745,7 @@ func TestPark_twoRestores(t *testing.T) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			for _, c := range b.containers {
-				if c.parking != nil {
+				if c.memory.InRound() {
 					n++
 				}
 			}
@@ -1052,7 +1016,6 @@ func TestPark_pinned(t *testing.T) {
 			must.NoError(t, b.Stats()[0].ParkError)
 			must.NoError(t, a.send(wire.Message{Type: wire.Pinned, Arg: reason}))
 			must.EqError(t, b.Stats()[0].ParkError, wire.WhyPinned(reason))
-			must.True(t, b.Stats()[0].Pinned)
 			b.opts.RestoreOnly = true
 			must.NoError(t, b.Stats()[0].ParkError)
 		})
@@ -1065,17 +1028,17 @@ func TestGate_soft(t *testing.T) {
 	o.Soft = true
 	on(t, o, func(b *bench) {
 		a := b.process(1, "a")
-		must.NoError(t, b.SetLimit("a", card0, 300*mib))
-		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 300 * mib}, a.recv())
+		must.NoError(t, b.SetShare("a", card0, 300*mib))
+		must.Eq(t, wire.Message{Type: wire.Share, Device: 1, Bytes: 300 * mib}, a.recv())
 		must.Eq(t, 300*mib, a.ask(wire.Message{Type: wire.Info, Device: 1}).Bytes)
 		a.take(900 * mib)
 		must.Eq(t, wire.NoMemory, denial(a.want(1001*mib, time.Hour)), must.Sprint("more than the card has"))
-		must.ErrorIs(t, b.SetLimit("a", "GPU-none", 1), ErrUnknown)
+		must.ErrorIs(t, b.SetShare("a", "GPU-none", 1), ErrUnknown)
 	})
 	// For one that cannot be parked it is: what it borrowed could not be reclaimed.
 	on(t, o, func(b *bench) {
 		a := b.process(1, "a")
-		must.NoError(t, b.SetLimit("a", card0, 300*mib))
+		must.NoError(t, b.SetShare("a", card0, 300*mib))
 		a.recv()
 		a.take(200 * mib)
 		must.NoError(t, a.send(wire.Message{Type: wire.Pinned, Arg: wire.PinnedManaged}))

@@ -5,22 +5,17 @@ package gate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/parking"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// ErrPaused: the container is already paused for the same reason.
-var ErrPaused = errors.New("the container is already paused")
-
 // Reasons for a pause.
 const (
-	// PausePlan: its memory is expected to rise beyond what will be free.
-	PausePlan = "plan"
 	// pauseTurn: others come first on its card.
 	pauseTurn = "turn"
 	// pausePark: its memory is parked, or about to be.
@@ -33,25 +28,6 @@ type pause struct {
 	reasons map[string]bool
 	await   map[ledger.ProcessID]bool // processes that have not answered
 	all     chan struct{}             // closed when all have answered; replaced when another joins
-}
-
-// Pause tells all processes of a container to submit no more work, and returns when their
-// submitted work is done. If ctx ends first, the reason is withdrawn. Processes that start or
-// reconnect later are paused, too.
-func (g *Gate) Pause(ctx context.Context, id ledger.ContainerID, reason string) error {
-	now := g.lock()
-	c := g.containers[id]
-	if c == nil || c.pause != nil && c.pause.reasons[reason] {
-		g.unlock()
-		if c == nil {
-			return fmt.Errorf("pausing container %s: %w", id, ErrUnknown)
-		}
-		return fmt.Errorf("pausing container %s: %w", id, ErrPaused)
-	}
-	p := g.pause(now, c, reason)
-	all := p.all
-	g.unlock()
-	return g.awaitPause(ctx, c, p, all, reason)
 }
 
 // awaitPause waits until all processes have answered. If ctx ends first, it withdraws the reason.
@@ -75,6 +51,8 @@ func (g *Gate) awaitPause(ctx context.Context, c *container, p *pause, all <-cha
 	return fmt.Errorf("pausing container %s: %d of its processes have not stopped: %w", c.id, missing, ctx.Err())
 }
 
+// pause tells all processes of a container to submit no more work. They answer when their submitted
+// work is done. Processes that start or reconnect later are paused, too.
 func (g *Gate) pause(now time.Time, c *container, reason string) *pause {
 	if c.pause == nil {
 		c.pause = &pause{since: now, reasons: make(map[string]bool), await: make(map[ledger.ProcessID]bool)}
@@ -87,19 +65,7 @@ func (g *Gate) pause(now time.Time, c *container, reason string) *pause {
 	return c.pause
 }
 
-// Resume ends a pause, unless another reason remains. A container that is not paused is no error.
-func (g *Gate) Resume(id ledger.ContainerID, reason string) error {
-	now := g.lock()
-	defer g.unlock()
-	c := g.containers[id]
-	if c == nil {
-		return fmt.Errorf("resuming container %s: %w", id, ErrUnknown)
-	}
-	g.resume(now, c, reason)
-	g.answer(now)
-	return nil
-}
-
+// resume ends a pause, unless another reason remains.
 func (g *Gate) resume(now time.Time, c *container, reason string) {
 	if c.pause == nil {
 		return
@@ -118,14 +84,13 @@ func (g *Gate) resume(now time.Time, c *container, reason string) {
 	}
 }
 
-// resumeHolders resumes containers that hold memory of a card and are paused by the plan or for
-// others' turns: nothing else runs there.
+// resumeHolders resumes containers that hold memory of a card and wait for their turn: nothing else
+// runs there.
 func (g *Gate) resumeHolders(now time.Time, card ledger.CardID) bool {
 	some := false
 	for _, c := range g.containers {
-		if c.pause != nil && !c.pause.reasons[pausePark] && g.ledger.Container(c.id, card).CardUsage() > 0 {
+		if c.yields() && !c.pause.reasons[pausePark] && g.ledger.Container(c.id, card).CardUsage() > 0 {
 			c.noYieldUntil = now.Add(retryYield)
-			g.resume(now, c, PausePlan)
 			g.release(now, c)
 			some = true
 		}
@@ -146,8 +111,8 @@ func (g *Gate) SetTurns(yields func(identify.Container) bool) {
 		case yields && !c.yields():
 			g.pause(now, c, pauseTurn)
 			c.yieldsSince = now
-			if a := c.parking; a != nil && a.state == stateParked && g.dequeueRestore(c) {
-				a.lazy = true
+			if c.memory.State == parking.Parked && g.dequeueRestore(c) {
+				c.memory.Lazy = true
 				g.queueRestore(now, c)
 			}
 		case !yields && c.yields():
@@ -164,13 +129,13 @@ func (g *Gate) release(now time.Time, c *container) {
 	}
 	g.queue.Postpone(c.id, c.yieldsSince, now)
 	g.resume(now, c, pauseTurn)
-	g.endLazy(now, c, c.parking)
+	g.endLazy(now, c)
 }
 
 func (c *container) yields() bool { return c.pause != nil && c.pause.reasons[pauseTurn] }
 
 // stopped reports whether a container's requests wait, whatever is free.
-func (c *container) stopped() bool { return c.parking != nil || c.yields() }
+func (c *container) stopped() bool { return c.memory.InRound() || c.yields() }
 
 // whyNotYield returns why a container never waits for its turn, or "": others may wait for it elsewhere.
 func (g *Gate) whyNotYield(c *container) string {

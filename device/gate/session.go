@@ -329,8 +329,8 @@ func (g *Gate) join(s *session, m wire.Message) error {
 			return fmt.Errorf("limit of container %s: %w", c.id, err)
 		}
 	}
-	if _, sooner := c.shares[card]; !sooner { // else SetLimit was first
-		return g.setShare(c, card, share.Limit)
+	if _, sooner := c.shares[card]; !sooner { // else SetShare was first
+		return g.setShare(c, card, share.Bytes)
 	}
 	return nil
 }

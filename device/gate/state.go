@@ -108,7 +108,9 @@ func (g *Gate) expectProcess(now time.Time, saved stateProcess) error {
 		}
 	}
 	if saved.InParking {
-		g.expectParked(now, p, len(saved.Parked) > 0, saved.Extra)
+		// All that a process not known to be parked may hold stays reserved.
+		g.pause(now, p.container, pausePark)
+		p.container.memory.Recover(now, p.id, len(saved.Parked) > 0, saved.Extra)
 	}
 	return nil
 }
@@ -141,13 +143,13 @@ func (g *Gate) save() {
 			}
 		}
 		// Processes that hold nothing are restored with their container.
-		inParking := p.container.parking != nil
+		inParking := p.container.memory.InRound()
 		if len(p.ceilings) > 0 || inParking {
 			saved := stateProcess{
 				PID: p.id.PID, Start: p.id.Start, Container: p.container.Container, Pinned: p.pinned, Most: p.ceilings, Parked: parked, InParking: inParking,
 			}
 			if inParking {
-				saved.Extra = p.container.parking.extra
+				saved.Extra = p.container.memory.Extra
 			}
 			s.Processes = append(s.Processes, saved)
 		}

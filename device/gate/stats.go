@@ -26,7 +26,7 @@ type Counts struct {
 // Usage is a container's use of a card. Sizes are in bytes.
 type Usage struct {
 	Card         ledger.CardID
-	Limit        uint64 // its share
+	Share        uint64 // bytes
 	Held         ledger.Entry
 	Waiting      int // requests
 	WaitingBytes uint64
@@ -40,11 +40,10 @@ type Status struct {
 	Processes    int
 	PIDs         []int
 	Disconnected int  // processes without a connection
-	Pinned       bool // a process cannot be parked
 	Paused       bool // or about to be
 	Pauses       int
 	PausedFor    time.Duration // in completed pauses
-	Planned      bool          // paused by the plan
+	Stopped      bool          // it is paused, and the work that it had submitted is done
 	Yields       bool          // others come first on its card (SetTurns)
 	NoYield      string        // why it never waits for its turn; "" if it may
 	Parked       bool          // its memory is parked, or being parked or restored
@@ -109,30 +108,26 @@ func (g *Gate) Stats() []Status {
 		s := Status{
 			Container: c.Container, Priority: c.priority, Processes: len(c.processes),
 			Paused: c.pause != nil, Pauses: c.pauses, PausedFor: c.pausedFor, Faults: c.faults,
-			Planned: c.pause != nil && c.pause.reasons[PausePlan],
+			Stopped: c.pause != nil && len(c.pause.await) == 0,
 			Yields:  c.yields(), NoYield: g.whyNotYield(c),
-			Parked: c.parking != nil, Parks: c.parks, ParkedFor: c.parkedFor, Arrived: c.arrived,
+			Parked: c.memory.InRound(), Parks: c.memory.Parks, ParkedFor: c.memory.ParkedFor, Arrived: c.arrived,
 		}
-		s.ParkError, s.Lost = c.parkErr, c.lost
-		if a := c.parking; a != nil {
-			s.Parking = Parking{State: string(a.state), Since: a.since, By: a.by}
+		s.ParkError, s.Lost = c.memory.Err, c.memory.LostErr
+		if m := c.memory; s.Parked {
+			s.Parking = Parking{State: string(m.State), Since: m.Since, By: m.By}
 		}
-		var pinned uint64 // the lowest reason, for a stable choice
 		for _, p := range c.processes {
 			s.PIDs = append(s.PIDs, p.id.PID)
-			if p.pinned != 0 && (pinned == 0 || p.pinned < pinned) {
-				pinned = p.pinned
-			}
 			if p.session == nil {
 				s.Disconnected++
 			}
 		}
-		if s.Pinned = pinned != 0; s.Pinned && g.canPark() {
+		if pinned := c.pinned(); pinned != 0 && g.canPark() {
 			s.ParkError = errors.New(wire.WhyPinned(pinned))
 		}
 		for _, card := range g.cards {
 			u := waiting[on{c.id, card}]
-			u.Card, u.Limit, u.Held = card, g.share(c, card), g.ledger.Container(c.id, card)
+			u.Card, u.Share, u.Held = card, g.share(c, card), g.ledger.Container(c.id, card)
 			n, asked := c.counts[card]
 			if asked {
 				u.Counts = *n

@@ -49,14 +49,14 @@ func (h *Harness) uuid(text string) (wire.UUID, error) {
 	return u, nil
 }
 
-// Limits are containers' shares by ID, on any card.
-type Limits struct {
+// Shares are containers' shares by ID, on any card.
+type Shares struct {
 	Of        map[string]gate.Share
 	Otherwise gate.Share
 }
 
 // Join implements gate.Shares.
-func (l Limits) Join(c identify.Container, _ ledger.CardID) (gate.Share, error) {
+func (l Shares) Join(c identify.Container, _ ledger.CardID) (gate.Share, error) {
 	if s, ok := l.Of[c.ID]; ok {
 		return s, nil
 	}
@@ -64,7 +64,7 @@ func (l Limits) Join(c identify.Container, _ ledger.CardID) (gate.Share, error) 
 }
 
 // Leave implements gate.Shares.
-func (Limits) Leave(identify.Container) {}
+func (Shares) Leave(identify.Container) {}
 
 // Open opens a gate over that many bytes of the card, with gate.Default as changed. uuid is the
 // real card's. The caller calls Close.
@@ -136,6 +136,24 @@ func (g *Gate) Of(container string) (gate.Status, bool) {
 	}
 	return gate.Status{}, false
 }
+
+// Stop lets a container wait for its turn, and returns when the work that it had submitted is done.
+func (g *Gate) Stop(ctx context.Context, container string) error {
+	g.SetTurns(func(c identify.Container) bool { return c.ID == container })
+	for {
+		if s, known := g.Of(container); known && s.Yields && s.Stopped {
+			return nil
+		}
+		select {
+		case <-time.After(100 * time.Microsecond):
+		case <-ctx.Done():
+			return fmt.Errorf("stopping container %s: %w", container, ctx.Err())
+		}
+	}
+}
+
+// Go lets all containers run.
+func (g *Gate) Go() { g.SetTurns(func(identify.Container) bool { return false }) }
 
 // identifyByEnv takes the process from the kernel, and the container from its environment,
 // without the checks of package identify.

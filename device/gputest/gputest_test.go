@@ -68,10 +68,10 @@ func TestProcess_interrupted(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	l := Limits{Of: map[string]gate.Share{"a": {Limit: 1}}, Otherwise: gate.Share{Limit: 2}}
+	l := Shares{Of: map[string]gate.Share{"a": {Bytes: 1}}, Otherwise: gate.Share{Bytes: 2}}
 	for id, want := range map[string]uint64{"a": 1, "b": 2} {
 		s, err := l.Join(identify.Container{ID: id}, "")
 		must.NoError(t, err)
-		must.Eq(t, want, s.Limit)
+		must.Eq(t, want, s.Bytes)
 	}
 }

@@ -218,7 +218,7 @@ func TestLedger_pinned(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newHarness(t, Card{}, func(o *gate.Options) {
-				o.Soft, o.Shares = true, Limits{Otherwise: gate.Share{Limit: 300 * mib}}
+				o.Soft, o.Shares = true, Shares{Otherwise: gate.Share{Bytes: 300 * mib}}
 			})
 			j.Container, j.Gate = "borrower", b.gate
 			j.Args = append(j.Args, "--steps", "4", "--bytes", strconv.Itoa(100*mib))

@@ -14,8 +14,7 @@ type State string
 const (
 	Running  State = "running"
 	Waiting  State = "waiting"  // a request for memory is unanswered
-	Paused   State = "paused"   // it may submit no work; its memory stays on the card
-	Yielding State = "yielding" // the same, because others come first on its card (Turns)
+	Yielding State = "yielding" // it may submit no work, because others come first on its card (Turns)
 	Parked   State = "parked"   // its memory is parked, or being parked or restored
 	Lost     State = "lost"     // its memory could not be restored; its processes are killed
 )
@@ -23,7 +22,7 @@ const (
 // Report is a container's state on its cards, which the plugin writes and the ebbtide driver
 // publishes.
 type Report struct {
-	State    State     `json:"state"` // `running`, `waiting` (for memory), `paused`, `yielding` (others come first on its card), `parked`, `lost`
+	State    State     `json:"state"` // `running`, `waiting` (for memory), `yielding` (others come first on its card), `parked`, `lost`
 	Since    time.Time `json:"since"` // start of this state
 	Why      string    `json:"why"`   // why it does not run; empty while running
 	Cards    []Card    `json:"cards"`

@@ -201,7 +201,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	onCard := make(map[string]use)
 	type owner struct{ card, alloc, task string }
 	owners := make(map[owner]Use) // two runs of a task may overlap
-	containers := map[handoff.State]int{handoff.Running: 0, handoff.Waiting: 0, handoff.Paused: 0, handoff.Yielding: 0, handoff.Parked: 0, handoff.Lost: 0}
+	containers := map[handoff.State]int{handoff.Running: 0, handoff.Waiting: 0, handoff.Yielding: 0, handoff.Parked: 0, handoff.Lost: 0}
 	for _, k := range g.Containers {
 		containers[k.State]++
 		for _, u := range k.Uses {

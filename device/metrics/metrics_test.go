@@ -60,7 +60,6 @@ ebbtide_gpu_container_held_bytes{alloc_id="b",card="GPU-1",task="t"} 7
 # TYPE ebbtide_gpu_containers gauge
 ebbtide_gpu_containers{state="lost"} 0
 ebbtide_gpu_containers{state="parked"} 1
-ebbtide_gpu_containers{state="paused"} 0
 ebbtide_gpu_containers{state="running"} 2
 ebbtide_gpu_containers{state="waiting"} 0
 ebbtide_gpu_containers{state="yielding"} 0

@@ -1,13 +1,11 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package policies lists the GPU policies: how a card's memory is divided, and which containers
-// pause when it is short.
+// Package policies lists the GPU policies: how a card's memory is divided.
 package policies
 
 import (
 	"github.com/ebbtide/ebbtide/device/fairshare"
-	"github.com/ebbtide/ebbtide/device/profile/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
@@ -15,7 +13,6 @@ import (
 const (
 	FairShare      = "fairshare"
 	FairShareAdapt = "fairshare-adapt"
-	Plan           = "gpu-plan"
 )
 
 // All returns the policies, in the order in which a job meets them.
@@ -25,7 +22,5 @@ func All() []policy.Query {
 			fairshare.Input{Params: fairshare.DefaultParams()}, fairshare.Example(), fairshare.Decide, departures()...),
 		policy.NewQuery(FairShareAdapt, "how its coefficients move after a window (AdaptiveUpdate)",
 			fairshare.AdaptInput{Params: fairshare.DefaultAdaptParams()}, fairshare.AdaptExample(), fairshare.Adapt),
-		policy.NewQuery(Plan, "which jobs on a GPU pause before their memory collides (execution planning)",
-			plan.Input{Params: plan.DefaultParams()}, plan.Example(), plan.Decide),
 	}
 }

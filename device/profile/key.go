@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package profile keeps how much card memory runs of the same key have held over their time,
-// and forecasts running jobs from that. Running time excludes pauses. Sizes are bytes. Everything
-// but Store is pure.
+// for Adaptive Fair-Share. Running time excludes pauses. Sizes are bytes. Everything but Store is
+// pure.
 package profile
 
 import (

@@ -46,28 +46,21 @@ func (p Profile) validate() error {
 	return errors.Join(errs...)
 }
 
-// envelope bounds the runs of a profile: for each bin, the most and the least of the peaks of the
-// runs that lasted so long.
-type envelope struct {
-	width     float64 // seconds
-	low, high []uint64
-}
-
-func (p Profile) envelope() envelope {
-	e := envelope{width: width}
+// envelope returns, for each bin, the most of the peaks of the runs that lasted so long.
+func (p Profile) envelope() (high []uint64) {
+	to := width
 	for _, r := range p.Runs {
-		e.width = max(e.width, r.WidthS)
+		to = max(to, r.WidthS)
 	}
 	for _, r := range p.Runs {
-		for i, bytes := range r.widen(e.width).Bytes {
-			if i == len(e.high) {
-				e.low, e.high = append(e.low, bytes), append(e.high, bytes)
-				continue
+		for i, bytes := range r.widen(to).Bytes {
+			if i == len(high) {
+				high = append(high, 0)
 			}
-			e.low[i], e.high[i] = min(e.low[i], bytes), max(e.high[i], bytes)
+			high[i] = max(high[i], bytes)
 		}
 	}
-	return e
+	return high
 }
 
 // Summary is a profile in a few figures.
@@ -80,27 +73,15 @@ type Summary struct {
 	// Working is the working set: what was held at least half of the time, the median over the
 	// bins of the envelope.
 	Working uint64
-	// FastestS is the duration of the fastest of the latest runs; 0 if no end was observed. Runs
-	// far below the peak have failed, and are ignored.
-	FastestS float64
 }
-
-// near is the fraction of the peak from which a run counts as successful.
-const near = 0.9
 
 // Summary returns the profile's figures.
 func (p Profile) Summary() Summary {
 	s := Summary{Key: p.Key, Measured: p.Measured}
-	e := p.envelope()
-	if len(e.high) > 0 {
-		s.Peak = slices.Max(e.high)
-		order := slices.Sorted(slices.Values(e.high))
+	if high := p.envelope(); len(high) > 0 {
+		s.Peak = slices.Max(high)
+		order := slices.Sorted(slices.Values(high))
 		s.Working = order[(len(order)-1)/2]
-	}
-	for _, r := range p.Runs {
-		if r.Whole && r.Seconds > 0 && float64(r.Peak()) >= near*float64(s.Peak) && (s.FastestS == 0 || r.Seconds < s.FastestS) {
-			s.FastestS = r.Seconds
-		}
 	}
 	return s
 }

@@ -84,15 +84,6 @@ func TestRecorder(t *testing.T) {
 	must.Eq(t, 30, r.Bytes[0])
 	must.Eq(t, 11, r.Bytes[len(r.Bytes)-1])
 
-	var a Recorder
-	a.Observe(0, 10)
-	b, err := Continue(a.Run())
-	must.NoError(t, err)
-	_, err = Continue(Run{})
-	must.ErrorContains(t, err, "width_s: must be a power of two")
-	a.Observe(5*time.Second, 3)
-	b.Observe(5*time.Second, 3)
-	must.Eq(t, a.Run(), b.Run())
 	must.Eq(t, 1, len(new(Recorder).End(0).Bytes))
 }
 
@@ -135,90 +126,21 @@ func lammps(at int) uint64 {
 	return 8300 * mib
 }
 
-func TestAhead(t *testing.T) {
-	p := Profile{}.add(record(1195, 5, lammps))
-	at := func(s int) time.Duration { return time.Duration(s) * time.Second }
-	const low, peak = 1700 * mib, 8300 * mib
-	for name, tc := range map[string]struct {
-		at, horizon int
-		held        uint64
-		want        uint64
-		known       bool
-	}{
-		"at the start":              {0, 60, low, low, true},
-		"before the rise":           {1100, 60, low, low, true},
-		"the rise is near":          {1130, 60, low, peak, true},
-		"in it":                     {1185, 60, peak, peak, true},
-		"far ahead":                 {0, 2000, low, peak, true},
-		"slower than the run":       {1300, 0, low, peak, true},
-		"much slower":               {5000, 0, low, peak, true},
-		"slower, and in the peak":   {5000, 60, peak, peak, true},
-		"faster than the run":       {600, 0, peak, peak, true},
-		"a bit more than the run":   {500, 60, low + 500*mib, low + 500*mib, true},
-		"more than it ever held":    {500, 60, 12000 * mib, 12000 * mib, false},
-		"on its way up":             {500, 60, 5000 * mib, peak, true},
-		"later, and more than ever": {5000, 60, 12000 * mib, 12000 * mib, false},
-		"an odd time":               {-5, -5, low, low, true},
-		"nothing held at the start": {0, 10, 0, low, true},
-		"nothing held later":        {600, 60, 0, low, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := p.Ahead(at(tc.at), tc.held, at(tc.horizon))
-			must.Eq(t, tc.want, f.Bytes)
-			must.Eq(t, tc.known, f.Known)
-			must.Eq(t, 1, f.Runs)
-		})
-	}
-	f := Profile{}.Ahead(at(5), 7, at(60))
-	must.Eq(t, Forecast{Bytes: 7, At: at(5)}, f)
-	must.Eq(t, at(73*16), p.Ahead(at(5000), low, 0).At, must.Sprint("before the rise"))
-}
-
-// The forecast is never less than what is held, and at most the peak if that is more; a job like
-// its previous run is known throughout.
-func TestAhead_properties(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var p Profile
-		levels := rapid.SliceOfN(rapid.Uint64Range(0, 100*mib), 1, 400).Draw(t, "levels")
-		slow := rapid.IntRange(1, 3).Draw(t, "slower")
-		p = p.add(record(len(levels), 1, func(at int) uint64 { return levels[at] }))
-		p = p.add(record(len(levels)*slow, 1, func(at int) uint64 { return levels[at/slow] }))
-		peak := p.Summary().Peak
-		at := time.Duration(rapid.IntRange(0, 2*len(levels)).Draw(t, "at")) * time.Second
-		horizon := time.Duration(rapid.IntRange(0, 100).Draw(t, "horizon")) * time.Second
-		held := rapid.Uint64Range(0, 120*mib).Draw(t, "held")
-		f := p.Ahead(at, held, horizon)
-		must.GreaterEq(t, held, f.Bytes)
-		must.LessEq(t, max(held, peak), f.Bytes)
-		must.GreaterEq(t, f.Bytes, p.Ahead(at, held, horizon+time.Minute).Bytes, must.Sprint("a longer horizon expects no less"))
-
-		second := rapid.IntRange(0, len(levels)-1).Draw(t, "second")
-		part := int(float64(second) / p.envelope().width)
-		exact := p.envelope().high[part]
-		must.True(t, p.Ahead(time.Duration(second)*time.Second, exact, 0).Known)
-		must.Eq(t, held <= peak+uint64(slack*float64(peak)), f.Known)
-	})
-}
-
 func TestSummary(t *testing.T) {
 	const low, peak = 1700 * mib, 8300 * mib
 	var p Profile
 	must.Eq(t, Summary{}, p.Summary())
 	p = p.add(record(1195, 5, lammps))
-	must.Eq(t, Summary{Measured: 1, Peak: peak, Working: low, FastestS: 1195}, p.Summary())
-	// A run that failed before its peak is not the fastest, nor one without an observed end.
-	p = p.add(record(20, 5, lammps))
-	part := record(1190, 5, lammps)
+	must.Eq(t, Summary{Measured: 1, Peak: peak, Working: low}, p.Summary())
+	part := record(100, 5, func(int) uint64 { return peak + 1 })
 	part.Whole = false
 	p = p.add(part)
-	must.Eq(t, Summary{Measured: 2, Peak: peak, Working: low, FastestS: 1195}, p.Summary())
-	p = p.add(record(1185, 5, lammps))
-	must.Eq(t, 1185, p.Summary().FastestS)
+	must.Eq(t, Summary{Measured: 1, Peak: peak + 1, Working: low}, p.Summary(), must.Sprint("its end was not observed"))
 	for range Keep {
 		p = p.add(record(100, 1, func(int) uint64 { return mib }))
 	}
 	must.Len(t, Keep, p.Runs)
-	must.Eq(t, Summary{Measured: 8, Peak: mib, Working: mib, FastestS: 100}, p.Summary())
+	must.Eq(t, Summary{Measured: 6, Peak: mib, Working: mib}, p.Summary())
 }
 
 type reports []error
@@ -260,9 +182,9 @@ func TestStore(t *testing.T) {
 
 	type thing struct{ A int }
 	var got thing
-	must.ErrorIs(t, s.Load("coefficients", &got), fs.ErrNotExist)
-	must.NoError(t, s.Save("coefficients", thing{5}))
-	must.NoError(t, s.Load("coefficients", &got))
+	must.ErrorIs(t, Load(dir, "tested", &got), fs.ErrNotExist)
+	must.NoError(t, Save(dir, "tested", thing{5}))
+	must.NoError(t, Load(dir, "tested", &got))
 	must.Eq(t, thing{5}, got)
 
 	info, err := os.Stat(filepath.Join(dir, "profiles", k.name()))
@@ -362,7 +284,7 @@ func TestStore_fails(t *testing.T) {
 	must.ErrorContains(t, s.Add(k, record(10, 1, lammps)), "writing the profile of /a//: ")
 	_, ok := s.Profile(k)
 	must.True(t, ok)
-	must.ErrorContains(t, s.Save("x", 1), "writing x: ")
+	must.ErrorContains(t, Save(dir, "x", 1), "writing x: ")
 	must.NoError(t, os.WriteFile(dir, nil, 0o600))
 	_, err := Open(dir, func(error) {})
 	must.ErrorContains(t, err, "creating the directory of profiles: ")
@@ -379,14 +301,8 @@ func TestStore_together(t *testing.T) {
 				if err := s.Add(k, record(20, 1, lammps)); err != nil {
 					t.Error(err)
 				}
-				p, _ := s.Profile(k)
-				p.Ahead(time.Second, mib, time.Minute)
+				s.Profile(k)
 				s.Summaries()
-				_ = s.Save("x", n)
-				var got int
-				if err := s.Load("x", &got); err != nil {
-					t.Error(err)
-				}
 			}
 		})
 	}

@@ -79,16 +79,6 @@ type Recorder struct {
 	last uint64 // held when last observed
 }
 
-// Continue returns a recorder that continues a run.
-func Continue(r Run) (*Recorder, error) {
-	if err := r.validate(); err != nil {
-		return nil, err
-	}
-	r = r.clone()
-	r.Whole = false
-	return &Recorder{run: r, last: r.Bytes[len(r.Bytes)-1]}, nil
-}
-
 // Observe records that bytes are held after a running time, until the next observation. Running
 // time does not go back.
 func (c *Recorder) Observe(at time.Duration, bytes uint64) {

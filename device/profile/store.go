@@ -31,8 +31,7 @@ const unfinished = ".new-"
 
 var fileName = regexp.MustCompile(`^[0-9a-f]{32}\.json$`)
 
-// Store keeps profiles on disk, a file per key, and other things that must survive the plugin.
-// It is safe for concurrent use.
+// Store keeps profiles on disk, a file per key. It is safe for concurrent use.
 type Store struct {
 	dir string
 
@@ -226,13 +225,8 @@ func (s *Store) Summaries() []Summary {
 	return out
 }
 
-// Load reads what Save has stored by that name. The error wraps fs.ErrNotExist if there is
-// nothing.
-func (s *Store) Load(name string, into any) error {
-	return Load(s.dir, name, into)
-}
-
-// Load is Store.Load without the profiles: dir is the store's directory.
+// Load reads what Save has stored by that name in a directory. The error wraps fs.ErrNotExist if
+// there is nothing.
 func Load(dir, name string, into any) error {
 	if _, err := load(filepath.Join(dir, name+".json"), into); err != nil {
 		return fmt.Errorf("reading %s: %w", name, err)
@@ -240,14 +234,8 @@ func Load(dir, name string, into any) error {
 	return nil
 }
 
-// Save atomically stores something that must survive the plugin. The name consists of letters.
-func (s *Store) Save(name string, v any) error {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	return Save(s.dir, name, v)
-}
-
-// Save is Store.Save without the profiles.
+// Save atomically stores something that must survive the plugin, as a JSON file in a directory. The
+// name consists of letters.
 func Save(dir, name string, v any) error {
 	if err := save(filepath.Join(dir, name+".json"), v); err != nil {
 		return fmt.Errorf("writing %s: %w", name, err)

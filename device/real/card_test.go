@@ -117,7 +117,7 @@ func TestPause(t *testing.T) {
 	var took []float64
 	for range 3 {
 		begun := time.Now()
-		must.NoError(t, g.Pause(ctx, "paused", "a test"))
+		must.NoError(t, g.Stop(ctx, "paused"))
 		took = append(took, time.Since(begun).Seconds()*1000)
 		// At most the line of a finished round is on its way.
 		time.Sleep(100 * time.Millisecond)
@@ -126,7 +126,7 @@ func TestPause(t *testing.T) {
 		_, err := p.Next(still, "round")
 		cancel()
 		must.ErrorIs(t, err, context.DeadlineExceeded, must.Sprint("a round during the pause"))
-		must.NoError(t, g.Resume("paused", "a test"))
+		g.Go()
 		next(t, ctx, p, "round")
 	}
 	record(t, report.Measured("pause", "until a job with short kernels has stopped", "ms", took...))

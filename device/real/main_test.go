@@ -220,7 +220,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 func open(t *testing.T, bytes, limit uint64, change ...func(*gate.Options)) *gputest.Gate {
 	t.Helper()
 	g, err := site.Open(site.card.UUID, bytes, func(o *gate.Options) {
-		o.Shares = gputest.Limits{Otherwise: gate.Share{Limit: limit}}
+		o.Shares = gputest.Shares{Otherwise: gate.Share{Bytes: limit}}
 		for _, f := range change {
 			f(o)
 		}

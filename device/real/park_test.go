@@ -24,6 +24,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/parking"
 	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/device/real/report"
 )
@@ -92,7 +93,7 @@ func TestPark(t *testing.T) {
 			for range 3 {
 				next(t, ctx, p, "round")
 				full := onCard(t, ctx, before, p)
-				must.NoError(t, g.Pause(ctx, "parked", "a test"))
+				must.NoError(t, g.Stop(ctx, "parked"))
 				begun := time.Now()
 				_, err := e.Park(ctx, proc)
 				must.NoError(t, err)
@@ -101,7 +102,7 @@ func TestPark(t *testing.T) {
 				begun = time.Now()
 				must.NoError(t, e.Restore(ctx, proc))
 				back = append(back, time.Since(begun).Seconds()/float64(full)*gib)
-				must.NoError(t, g.Resume("parked", "a test"))
+				g.Go()
 			}
 			well(t, ctx, p)
 			of := fmt.Sprintf("%d GiB and a context", size)
@@ -127,7 +128,7 @@ func TestRestore(t *testing.T) {
 			before := usage(t, ctx)
 			p, proc := holder(t, ctx, g, 2*gib, gputest.Job{})
 			had := onCard(t, ctx, before, p)
-			must.NoError(t, g.Pause(ctx, "parked", "a test"))
+			must.NoError(t, g.Stop(ctx, "parked"))
 			_, err := e.Park(ctx, proc)
 			must.NoError(t, err)
 			filler := start(t, ctx, gputest.Job{Container: "filler", Args: []string{
@@ -138,10 +139,10 @@ func TestRestore(t *testing.T) {
 			record(t, report.Measured("free", "what NVML said was free then, beyond what it had", "MiB", inMiB(u.Total-u.Used)-inMiB(had)).For(of))
 			err = e.Restore(ctx, proc)
 			record(t, report.Measured("came back", what, "", map[bool]float64{true: 1}[err == nil]).For(of))
-			if errors.Is(err, gate.ErrLost) && spare >= 0 && spare < 256 {
+			if errors.Is(err, parking.ErrLost) && spare >= 0 && spare < 256 {
 				t.Skip("it is lost, as a process is that returns to a full card: ", err)
 			}
-			must.False(t, errors.Is(err, gate.ErrLost), must.Sprint(err))
+			must.False(t, errors.Is(err, parking.ErrLost), must.Sprint(err))
 			if spare == 256 {
 				must.NoError(t, err)
 			}
@@ -153,7 +154,7 @@ func TestRestore(t *testing.T) {
 			if err != nil {
 				must.NoError(t, e.Restore(ctx, proc), must.Sprint("with all of the card free"))
 			}
-			must.NoError(t, g.Resume("parked", "a test"))
+			g.Go()
 			well(t, ctx, p)
 		})
 	}
@@ -198,12 +199,12 @@ func TestCharge(t *testing.T) {
 	had := onCard(t, ctx, before, p)
 	running := charged()
 	must.Positive(t, running)
-	must.NoError(t, g.Pause(ctx, "parked", "a test"))
+	must.NoError(t, g.Stop(ctx, "parked"))
 	_, err := e.Park(ctx, proc)
 	must.NoError(t, err)
 	parked := charged()
 	must.NoError(t, e.Restore(ctx, proc))
-	must.NoError(t, g.Resume("parked", "a test"))
+	g.Go()
 	next(t, ctx, p, "round")
 	returned := charged()
 	well(t, ctx, p)

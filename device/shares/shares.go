@@ -40,7 +40,7 @@ const Seats fairshare.Mode = "seats"
 
 // Gate takes the shares (gate.Gate).
 type Gate interface {
-	SetLimit(ledger.ContainerID, ledger.CardID, uint64) error
+	SetShare(ledger.ContainerID, ledger.CardID, uint64) error
 	Stats() []gate.Status
 }
 
@@ -50,14 +50,11 @@ type Shares struct {
 	seats int // of a card
 	log   hclog.Logger
 
-	mu         sync.Mutex
-	cards      map[ledger.CardID]uint64 // bytes that may be granted
-	gate       Gate
-	members    map[ledger.CardID]map[ledger.ContainerID]member
-	profiles   Profiles // nil: nothing is learned
-	learned    learned
-	window     window
-	lastSample time.Time // last sample of the gate for the window
+	mu       sync.Mutex
+	cards    map[ledger.CardID]uint64 // bytes that may be granted
+	gate     Gate
+	members  map[ledger.CardID]map[ledger.ContainerID]member
+	profiles Profiles // nil: only the number of jobs counts
 }
 
 var _ gate.Shares = (*Shares)(nil)
@@ -76,8 +73,6 @@ type member struct {
 func New(mode fairshare.Mode, seats int, log hclog.Logger) *Shares {
 	return &Shares{
 		mode: mode, seats: seats, cards: make(map[ledger.CardID]uint64), log: log, members: make(map[ledger.CardID]map[ledger.ContainerID]member),
-		learned: learned{All: fairshare.Coefficients{Scheme: fairshare.CountOnly}, Groups: make(map[string]groupCoefficients)},
-		window:  newWindow(),
 	}
 }
 
@@ -115,9 +110,8 @@ func (s *Shares) Join(c identify.Container, card ledger.CardID) (gate.Share, err
 		m.since, m.share = old.since, old.share
 	}
 	s.members[card][id] = m
-	s.window.members[id] = m
 	limit, err := s.divide(card, id)
-	share := gate.Share{Limit: limit, Priority: m.priority}
+	share := gate.Share{Bytes: limit, Priority: m.priority}
 	if m.capMiB != nil {
 		share.Most = uint64(*m.capMiB) * mib
 	}
@@ -128,23 +122,14 @@ func (s *Shares) Join(c identify.Container, card ledger.CardID) (gate.Share, err
 func (s *Shares) Leave(c identify.Container) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var first *member // it may be on several cards
-	for card, members := range s.members {
-		m, ok := members[ledger.ContainerID(c.ID)]
-		if !ok {
+	for card, members := range s.members { // it may be on several
+		if _, ok := members[ledger.ContainerID(c.ID)]; !ok {
 			continue
 		}
-		if first == nil || m.since.Before(first.since) {
-			first = &m
-		}
 		delete(members, ledger.ContainerID(c.ID))
-		delete(s.window.denied, placement{ledger.ContainerID(c.ID), card})
 		if _, err := s.divide(card, ""); err != nil {
 			s.log.Error("cannot recompute a card's shares after a container left; keeping the old ones", "card", card, "error", err)
 		}
-	}
-	if first != nil {
-		s.recordEnd(*first, time.Now())
 	}
 }
 
@@ -197,7 +182,7 @@ func (s *Shares) divide(card ledger.CardID, asks ledger.ContainerID) (limit uint
 			continue
 		}
 		// A container that has left needs no limit.
-		if err := s.gate.SetLimit(id, card, bytes); err != nil && !errors.Is(err, gate.ErrUnknown) {
+		if err := s.gate.SetShare(id, card, bytes); err != nil && !errors.Is(err, gate.ErrUnknown) {
 			errs = append(errs, fmt.Errorf("setting the limit of container %s: %w", id, err))
 		}
 		s.log.Debug("share", "card", card, "container", id, "mib", share.ShareMiB, "why", share.Why)
@@ -236,7 +221,7 @@ func (s *Shares) snapshot(card ledger.CardID) fairshare.Input {
 	members, known := s.members[card], s.known()
 	in := fairshare.Input{
 		MemoryMiB: int(s.cards[card] / mib), Mode: s.mode,
-		Groups: s.groups(members, known), Coefficients: s.learned.All, Params: fairshare.DefaultParams(),
+		Groups: s.groups(members, known), Coefficients: s.coefficients(known), Params: fairshare.DefaultParams(),
 	}
 	for _, id := range slices.Sorted(maps.Keys(members)) {
 		m := members[id]
@@ -247,3 +232,5 @@ func (s *Shares) snapshot(card ledger.CardID) fairshare.Input {
 	}
 	return in
 }
+
+func ceilMiB(bytes uint64) int { return int((bytes + mib - 1) / mib) }

@@ -18,16 +18,16 @@ import (
 const card ledger.CardID = "GPU-1"
 
 type books struct {
-	limits map[ledger.ContainerID]uint64 // MiB
+	shares map[ledger.ContainerID]uint64 // MiB
 	held   map[ledger.ContainerID]uint64 // MiB
 	gone   ledger.ContainerID
 }
 
-func (b *books) SetLimit(id ledger.ContainerID, _ ledger.CardID, bytes uint64) error {
+func (b *books) SetShare(id ledger.ContainerID, _ ledger.CardID, bytes uint64) error {
 	if id == b.gone {
 		return gate.ErrUnknown
 	}
-	b.limits[id] = bytes / mib
+	b.shares[id] = bytes / mib
 	return nil
 }
 
@@ -40,8 +40,15 @@ func (b *books) Stats() (all []gate.Status) {
 	return all
 }
 
+// quiet is a gate without containers.
+type quiet struct{}
+
+func (quiet) SetShare(ledger.ContainerID, ledger.CardID, uint64) error { return gate.ErrUnknown }
+
+func (quiet) Stats() []gate.Status { return nil }
+
 func newShares(mode fairshare.Mode) (*Shares, *books) {
-	b := &books{limits: make(map[ledger.ContainerID]uint64), held: make(map[ledger.ContainerID]uint64)}
+	b := &books{shares: make(map[ledger.ContainerID]uint64), held: make(map[ledger.ContainerID]uint64)}
 	s := New(mode, 4, hclog.NewNullLogger())
 	s.Add(card, 1200*mib)
 	s.Use(b)
@@ -58,27 +65,27 @@ func TestShares(t *testing.T) {
 		t.Helper()
 		share, err := s.Join(c, card)
 		must.NoError(t, err)
-		return share.Limit / mib, share.Priority
+		return share.Bytes / mib, share.Priority
 	}
 	limit, priority := join(container("a", "vae", nil))
 	must.Eq(t, 1200, limit)
 	must.Eq(t, fairshare.DefaultPriority, priority)
-	b.limits["a"] = limit
+	b.shares["a"] = limit
 
 	limit, _ = join(container("b", "mlp", nil))
 	must.Eq(t, 600, limit)
-	must.Eq(t, 600, b.limits["a"])
+	must.Eq(t, 600, b.shares["a"])
 
 	// Two containers of a group divide the group's part; a task may be capped.
 	b.held["a"] = 500
 	limit, priority = join(container("c", "mlp", map[string]string{"ebbtide_gpu_memory": "100", "ebbtide_priority": "80"}))
 	must.Eq(t, 100, limit)
 	must.Eq(t, 80, priority)
-	must.Eq(t, 1200, limit+b.limits["a"]+b.limits["b"])
-	must.GreaterEq(t, 500, b.limits["a"], must.Sprint("never below what is in use"))
+	must.Eq(t, 1200, limit+b.shares["a"]+b.shares["b"])
+	must.GreaterEq(t, 500, b.shares["a"], must.Sprint("never below what is in use"))
 
 	s.Leave(container("c", "mlp", nil))
-	must.Eq(t, 600, b.limits["b"])
+	must.Eq(t, 600, b.shares["b"])
 	b.gone = "b"
 	s.Leave(container("a", "vae", nil))
 	s.Leave(container("unknown", "x", nil))
@@ -107,11 +114,11 @@ func TestShares_wholeCard(t *testing.T) {
 	s, b := newShares(fairshare.WholeCard)
 	share, err := s.Join(container("a", "vae", nil), card)
 	must.NoError(t, err)
-	must.Eq(t, 1200*mib, share.Limit)
+	must.Eq(t, 1200*mib, share.Bytes)
 	b.held["a"] = 10
 	share, err = s.Join(container("b", "mlp", nil), card)
 	must.NoError(t, err)
-	must.Eq(t, 0, share.Limit)
+	must.Eq(t, 0, share.Bytes)
 }
 
 // By seats the first container does not take the card, and no share changes.
@@ -121,7 +128,7 @@ func TestShares_seats(t *testing.T) {
 		t.Helper()
 		share, err := s.Join(container(id, id, map[string]string{metaMemory: memory}), card)
 		must.NoError(t, err)
-		return share.Limit / mib
+		return share.Bytes / mib
 	}
 	must.Eq(t, 300, join("alone", ""))
 	b.held["alone"] = 1000 // borrowed
@@ -131,6 +138,6 @@ func TestShares_seats(t *testing.T) {
 	must.Eq(t, 300, join("too-large", "1200"), must.Sprint("a seat's part, as the others leave nothing"))
 	must.Eq(t, 500, join("large", "500"), must.Sprint("its second process"))
 	s.Leave(container("second", "second", nil))
-	must.MapEmpty(t, b.limits)
+	must.MapEmpty(t, b.shares)
 	must.Eq(t, 300, join("next", ""))
 }

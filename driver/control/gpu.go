@@ -44,7 +44,7 @@ func (t *task) refreshGPU(now time.Time, since time.Duration) {
 // reportGPU publishes changes of the state of the task's GPU memory.
 func (t *task) reportGPU(last, r handoff.Report, now time.Time) {
 	const kind = "gpu"
-	for state, mark := range map[handoff.State]string{handoff.Parked: "gpu.parked", handoff.Paused: "gpu.paused", handoff.Yielding: "gpu.yielding"} {
+	for state, mark := range map[handoff.State]string{handoff.Parked: "gpu.parked", handoff.Yielding: "gpu.yielding"} {
 		switch {
 		case r.State == state && last.State != state:
 			t.show.Happened(mark)

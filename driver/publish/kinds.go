@@ -44,7 +44,7 @@ func Kinds() []Kind {
 		{"removed", []string{"the container was removed from outside"}, "Probably by Nomad's [reaper](#the-reaper)."},
 		{"earlier-copy", []string{"killed an earlier copy of this task"}, "The agent died, and Nomad started the task again (`exec`)."},
 		{"gpu.setup", []string{"GPU: "}, "At the start: no share of the memory, no parking on this node, or GPU keys without a device."},
-		{"gpu", []string{"GPU: "}, "Parked, paused, yielding, or running again. A higher `ebbtide_priority` keeps the task on the card longer."},
+		{"gpu", []string{"GPU: "}, "Parked, yielding, or running again. A higher `ebbtide_priority` keeps the task on the card longer."},
 		{"gpu.waits", []string{"GPU: "}, "Waiting for GPU memory for 10 s: see `gpu` in the status of the card's other tasks."},
 		{"gpu.not-parked", []string{"GPU: cannot park its memory"}, "Usually the task's memory limit is too low: set `memory_max`."},
 		{"gpu.lost", []string{"GPU: "}, "CUDA could not restore the memory. The processes are killed; Nomad's `restart` applies."},

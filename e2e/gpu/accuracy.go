@@ -77,7 +77,7 @@ func (b bench) greedy(ctx context.Context, kind greedyJob, limit uint64) (run ac
 	if err != nil {
 		return run, err
 	}
-	g, err := r.Open("", accuracyCard, func(o *gate.Options) { o.Shares = gputest.Limits{Otherwise: gate.Share{Limit: limit}} })
+	g, err := r.Open("", accuracyCard, func(o *gate.Options) { o.Shares = gputest.Shares{Otherwise: gate.Share{Bytes: limit}} })
 	if err != nil {
 		return run, err
 	}

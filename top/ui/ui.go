@@ -481,7 +481,7 @@ Columns
 
   STATE     NL growing, WL watching, CL completing; of a service G, S, B; late: its
             fair share would have finished it by now; stale: no recent data;
-            move; of a shared GPU parked, paused, yielding, waiting, lost
+            move; of a shared GPU parked, yielding, waiting, lost
   END       time to its expected end; FAIR: how much later (+) than with its
             fair share, or sooner (-)
   CPU/LIM%  CPU used and limit, in percent of the node's pool

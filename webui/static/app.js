@@ -137,10 +137,10 @@ const full = (value) => (row, cell) => {
 };
 const states = {
   late: "it would have ended by now with its fair share", stale: "cannot be read now", move: "being moved", NL: "growing", WL: "watched", CL: "completing",
-  G: "faster than its target", S: "meets its target", B: "slower than its target", parked: "its GPU memory is in host memory", paused: "its GPU work is paused", yielding: "others come first on its GPU",
+  G: "faster than its target", S: "meets its target", B: "slower than its target", parked: "its GPU memory is in host memory", yielding: "others come first on its GPU",
   waiting: "waiting for GPU memory", lost: "its GPU memory is lost",
 };
-const tone = (state) => (["late", "lost", "B"].includes(state) ? "bad" : ["stale", "waiting", "parked", "paused", "yielding", "move"].includes(state) ? "warn" : "");
+const tone = (state) => (["late", "lost", "B"].includes(state) ? "bad" : ["stale", "waiting", "parked", "yielding", "move"].includes(state) ? "warn" : "");
 function stateCell(row, cell) {
   fill(cell, row.state, () => {
     const tag = el("span", `tag ${tone(row.state)}`, row.state);

@@ -386,7 +386,7 @@ func TestVictim(t *testing.T) {
 	long := someone("long", func(c *Candidate) { c.Placed = now.Add(-time.Hour) })
 	dear := someone("dear", func(c *Candidate) { c.Placed = now.Add(-10 * time.Minute); c.Cost = time.Minute + 1 })
 	back := someone("back", func(c *Candidate) { c.Priority = 40; c.Arrived = now.Add(-time.Hour) })
-	pinned := someone("pinned", func(c *Candidate) { c.Pinned = true; c.Priority = 0 })
+	fixed := someone("fixed", func(c *Candidate) { c.Fixed = true; c.Priority = 0 })
 	empty := someone("empty", func(c *Candidate) { c.Freeable = 0; c.Priority = 0 })
 	me := someone("me", func(c *Candidate) { c.Priority = 0 })
 
@@ -409,7 +409,7 @@ func TestVictim(t *testing.T) {
 		"one goes after its turn":                {[]Candidate{busy, turn}, 5 * time.Second, Demand{}, "turn"},
 		"no sooner than parking it is worth":     {[]Candidate{dear, turn}, 5 * time.Second, Demand{}, "turn"},
 		"the longest placed goes first":          {[]Candidate{turn, long}, 5 * time.Second, Demand{}, "long"},
-		"no other can":                           {[]Candidate{pinned, empty, me}, time.Hour, Demand{}, ""},
+		"no other can":                           {[]Candidate{fixed, empty, me}, time.Hour, Demand{}, ""},
 		"none goes in vain":                      {[]Candidate{idle}, 0, Demand{Shortfall: 11}, ""},
 		"two are enough":                         {[]Candidate{idle, turn}, 5 * time.Second, Demand{Shortfall: 20}, "idle"},
 	} {
@@ -426,8 +426,8 @@ func TestBreakDeadlock(t *testing.T) {
 	someone := func(name string, priority int, age time.Duration, holds, wants uint64) Candidate {
 		return Candidate{Container: ledger.ContainerID(name), Priority: priority, Arrived: now.Add(-age), Freeable: holds, CardUsage: holds, Waiting: wants}
 	}
-	pinned := someone("pinned", 1, 0, 30, 10)
-	pinned.Pinned = true
+	fixed := someone("fixed", 1, 0, 30, 10)
+	fixed.Fixed = true
 	for name, tc := range map[string]struct {
 		of   []Candidate
 		want []ledger.ContainerID
@@ -442,8 +442,8 @@ func TestBreakDeadlock(t *testing.T) {
 			[]Candidate{someone("a", 50, 3, 50, 20), someone("large", 50, 2, 40, 20), someone("small", 50, 1, 10, 10)},
 			[]ledger.ContainerID{"large"},
 		},
-		"a pinned one stays":                             {[]Candidate{pinned, someone("a", 50, 2, 40, 20), someone("b", 50, 1, 30, 10)}, []ledger.ContainerID{"b"}},
-		"one that wants more than the others leave goes": {[]Candidate{pinned, someone("a", 50, 2, 70, 20)}, []ledger.ContainerID{"a"}},
+		"a fixed one stays": {[]Candidate{fixed, someone("a", 50, 2, 40, 20), someone("b", 50, 1, 30, 10)}, []ledger.ContainerID{"b"}},
+		"one that wants more than the others leave goes": {[]Candidate{fixed, someone("a", 50, 2, 70, 20)}, []ledger.ContainerID{"a"}},
 		"one that holds nothing makes no room":           {[]Candidate{someone("a", 50, 2, 100, 0), someone("new", 50, 1, 0, 10)}, nil},
 	} {
 		var got []ledger.ContainerID

@@ -25,8 +25,8 @@ type Candidate struct {
 	Yields bool
 	// OverShare: it holds more than its share.
 	OverShare bool
-	// Pinned: it cannot be parked, at least not now.
-	Pinned   bool
+	// Fixed: it cannot be parked, at least not now.
+	Fixed    bool
 	Freeable uint64
 	// Freeable is what parking it would free, CardUsage what it holds of the card, Waiting what its
 	// requests wait for, in bytes.
@@ -69,7 +69,7 @@ func (rules Rules) Victim(now time.Time, d Demand, candidates []Candidate) (Cand
 		turn, back := now.Sub(c.Placed) >= max(rules.Turn, time.Duration(rules.TurnCosts)*c.Cost), c.Placed.After(c.Arrived)
 		late := c.Priority < d.Priority && (turn || !back) || turn && (over(c) || c.Priority <= aged)
 		may := c.Container != d.Container && (c.Yields || early || late && waited >= rules.Patience)
-		if may && !c.Pinned && c.Freeable > 0 {
+		if may && !c.Fixed && c.Freeable > 0 {
 			fit = append(fit, c)
 			free += c.Freeable
 		}
@@ -97,13 +97,13 @@ func BreakDeadlock(capacity uint64, candidates []Candidate) []Candidate {
 	})
 	left := capacity
 	for _, c := range order {
-		if c.Pinned || c.Freeable == 0 { // it stays in any case
+		if c.Fixed || c.Freeable == 0 { // it stays in any case
 			left -= min(left, c.CardUsage)
 		}
 	}
 	var leave []Candidate
 	for _, c := range order {
-		stays := c.Pinned || c.Freeable == 0
+		stays := c.Fixed || c.Freeable == 0
 		needs := c.Waiting
 		if !stays {
 			needs += c.CardUsage
