@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -884,6 +885,9 @@ type job struct {
 	*testClient
 	need, step uint64
 	each       time.Duration
+	among      func() int // that share the card; nil: one
+	computes   atomic.Bool
+	done       atomic.Int64 // steps
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -941,7 +945,14 @@ func (j *job) run(moves *fakeEvictor, steps int) (denied int) {
 		wait(func() bool { return !j.paused })
 		must.False(j, moves.has(pid), must.Sprint("it runs while its memory is parked"))
 		must.NoError(j, j.send(wire.Message{Type: wire.Active}))
-		time.Sleep(j.each)
+		j.computes.Store(true)
+		took := j.each
+		if j.among != nil {
+			took *= time.Duration(j.among())
+		}
+		time.Sleep(took)
+		j.done.Add(1)
+		j.computes.Store(false)
 	}
 	close(j.life.over)
 	return denied

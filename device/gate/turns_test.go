@@ -5,6 +5,7 @@ package gate
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,10 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/fsp"
+	"github.com/ebbtide/ebbtide/driver/turns"
+	"github.com/ebbtide/ebbtide/driver/twin"
 )
 
 func waits(ids ...string) func(identify.Container) bool {
@@ -167,4 +172,125 @@ func TestTurns_order(t *testing.T) {
 		must.True(t, slices.IsSorted(order), must.Sprint(order))
 		must.Less(t, jobs*107*time.Second*11/10, order[jobs-1])
 	})
+}
+
+// The driver's turns and the gate's parking together, on jobs that come at random, with memory and work at
+// random, a fifth of them of unknown length. All end, none is denied memory; none whose length is known
+// ends later than with its fair share of the card, but for the moves, a decision a job, and two turns for
+// each of unknown length, which keeps its memory for one; and the card is idle only while memory moves, or
+// until the next decision.
+func TestTurns_search(t *testing.T) {
+	type trained struct {
+		job
+		policy.Task
+		work       int // steps of a second
+		known      bool
+		end, wants time.Duration // since the beginning; wants: its twin's
+	}
+	for seed := range uint64(60) {
+		o := options()
+		moves := newFakeEvictor()
+		o.Evictor, o.Soft = moves, true
+		on(t, o, func(b *bench) {
+			random := rand.New(rand.NewPCG(seed, 3))
+			begun := time.Now()
+			var jobs []*trained
+			var all sync.WaitGroup
+			var mu sync.Mutex // of jobs
+			computing := func() (n int) {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, j := range jobs {
+					if j.computes.Load() {
+						n++
+					}
+				}
+				return max(n, 1)
+			}
+			count := 3 + random.IntN(6)
+			arrive := make([]int, count) // seconds
+			for i := range arrive {
+				arrive[i] = random.IntN(90)
+			}
+			slices.Sort(arrive)
+			yields := make(map[string]bool)
+			decided, idle, last, ended := 0, 0, begun, 0
+			decide := func() {
+				now := time.Now()
+				var tasks []turns.Task
+				var twins []policy.Task
+				for _, j := range jobs {
+					j.CPUS = policy.CPUSeconds(j.done.Load())
+					left := max(policy.CPUSeconds(j.work)-j.CPUS, 0.01)
+					if j.Ended = j.end > 0; j.Ended {
+						left = 0
+					}
+					if j.known || j.Ended {
+						j.RemainingCPUS = &left
+					}
+					twins = append(twins, j.Task)
+				}
+				twin.Advance(twins, 1, now.Sub(last).Seconds())
+				for i, j := range jobs {
+					j.FairCPUS = twins[i].FairCPUS
+					if j.wants == 0 && float64(j.FairCPUS) > float64(j.work)-1e-6 {
+						j.wants = now.Sub(begun)
+					}
+					if !j.Ended || twin.Left(j.Task) > 0 {
+						tasks = append(tasks, turns.Task{Task: j.Task})
+					}
+				}
+				last = now
+				clear(yields)
+				for i, y := range turns.Decide(10, fsp.Completion, tasks) {
+					yields[tasks[i].ID] = y
+				}
+				decided++
+			}
+			for second := 0; second < 90 || ended < len(jobs) || slices.ContainsFunc(jobs, func(j *trained) bool { return j.wants == 0 }); second++ {
+				must.Less(t, 3600, second, must.Sprint("seed ", seed, ": they do not end"))
+				changed := second%10 == 0
+				for len(jobs) < count && arrive[len(jobs)] <= second {
+					i := len(jobs)
+					j := &trained{work: 20 + random.IntN(100), known: random.IntN(5) > 0}
+					j.Task = policy.Task{ID: fmt.Sprint("c", i), Kind: policy.Training, Entitlement: 1, CapCores: 1}
+					j.testClient, j.each, j.among = b.process(i+1, j.ID), time.Second, computing
+					j.need = uint64(1+random.IntN(9)) * 100 * mib
+					j.step = j.need
+					mu.Lock()
+					jobs = append(jobs, j)
+					mu.Unlock()
+					all.Go(func() { must.Zero(t, j.run(moves, j.work), must.Sprint("denied, seed ", seed)) })
+					changed = true
+				}
+				for _, j := range jobs {
+					if j.end == 0 && j.done.Load() == int64(j.work) {
+						j.end = time.Since(begun)
+						ended++
+						changed = true
+					}
+				}
+				if changed {
+					decide()
+				}
+				b.SetTurns(func(c identify.Container) bool { return yields[c.ID] })
+				time.Sleep(time.Second)
+				if ended < len(jobs) && !slices.ContainsFunc(jobs, func(j *trained) bool { return j.computes.Load() }) {
+					idle++
+				}
+			}
+			all.Wait()
+			late, most := time.Duration(0), time.Duration(len(moves.calls)+10*len(jobs))*time.Second
+			for _, j := range jobs {
+				if j.known {
+					late = max(late, j.end-j.wants)
+				} else {
+					most += 2 * o.Rules.Turn
+				}
+			}
+			t.Logf("seed %d: %d jobs, %d moves, idle %d s, the latest %v after its fair share", seed, len(jobs), len(moves.calls), idle, late)
+			must.LessEq(t, len(moves.calls)+2*decided, idle, must.Sprint("seconds without work, seed ", seed))
+			must.LessEq(t, most, late, must.Sprint("seed ", seed))
+		})
+	}
 }
