@@ -326,7 +326,27 @@ func testFairShare(t *testing.T, n gpuNode) {
 	share := func(id, input string, low, high int) *api.Allocation {
 		j := n.long(id)
 		j.tasks[0].meta = map[string]string{"ebbtide_gpu_input": input}
-		alloc := n.start(t, j)
+		before := make(map[string]bool)
+		old, err := n.agent.Allocs(deadline(t, stepDeadline), id)
+		must.NoError(t, err)
+		for _, s := range old {
+			before[s.ID] = true
+		}
+		n.register(t, j)
+		var alloc *api.Allocation
+		eventually(t, id+" runs", func() error {
+			stubs, err := n.agent.Allocs(deadline(t, stepDeadline), id)
+			if err != nil {
+				return err
+			}
+			for _, s := range stubs {
+				if !before[s.ID] && s.ClientStatus == api.AllocClientStatusRunning {
+					alloc = &api.Allocation{ID: s.ID, JobID: id}
+					return nil
+				}
+			}
+			return errors.New("it does not")
+		})
 		n.waitStatus(t, alloc, "train", "its share", func(st status.Status) bool {
 			return st.GPU != nil && len(st.GPU.Cards) == 1 && int(st.GPU.Cards[0].ShareMiB) >= low && int(st.GPU.Cards[0].ShareMiB) <= high
 		})
@@ -335,7 +355,7 @@ func testFairShare(t *testing.T, n gpuNode) {
 	first := share("unknown", "7", room, room)
 	n.end(t, "unknown")
 	n.succeeds(t, first)
-	for id, size := range map[string]int{"big": 300, "small": 60} {
+	for id, size := range map[string]int{"big": 150, "small": 60} {
 		j := n.workload(id, nil, "--steps", "1", "--bytes", strconv.Itoa(size*mib), "--count", "1", "--hold-ms", "3000")
 		j.group += "count = 2\n"
 		n.register(t, j)
