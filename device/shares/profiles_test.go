@@ -13,6 +13,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/fairshare"
 	"github.com/ebbtide/ebbtide/device/gate/identify"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/profile"
 )
 
@@ -77,7 +78,8 @@ func TestProfiles_enough(t *testing.T) {
 	p.measured("small", "bob", 100, 50, 2)
 	s.UseProfiles(p)
 	for _, c := range []identify.Container{of("a", "ann", "big", nil), of("b", "bob", "small", nil), of("c", "bob", "small", nil)} {
-		b.shares["a"] = max(b.shares["a"], join(t, s, c))
+		share := join(t, s, c)
+		b.shares[ledger.ContainerID(c.ID)] = share
 	}
 	must.Eq(t, 400, b.shares["a"], must.Sprint("a third of the jobs"))
 	p.measured("third", "eve", 100, 50, 1)
