@@ -27,7 +27,7 @@ import (
 
 func (d *Driver) recordLeft(t *task, saved string) {
 	cfg := t.handle.Config
-	err := d.updateRecord(t, func(r *private.Record) { r.Left = leaves(cfg, saved) })
+	err := private.Update(cfg.AllocDir, cfg.Name, func(r *private.Record) { r.Left = leaves(cfg, saved) })
 	if err != nil {
 		d.logger.Warn("cannot record the checkpoint that the task leaves; a move back would not find it", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
 	}
@@ -110,8 +110,12 @@ func taken(cfg *drivers.TaskConfig, alloc string) error {
 		if rec.Left == nil {
 			continue
 		}
-		rec.Left.TakenBy = filepath.Base(cfg.AllocDir)
-		if err := rec.Save(dir, cfg.Name); err != nil {
+		err = private.Update(dir, cfg.Name, func(r *private.Record) {
+			if r.Left != nil {
+				r.Left.TakenBy = filepath.Base(cfg.AllocDir)
+			}
+		})
+		if err != nil {
 			return err
 		}
 	}

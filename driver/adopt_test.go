@@ -27,7 +27,7 @@ func TestAdopt(t *testing.T) {
 		must.NoError(t, os.WriteFile(path, []byte(text), 0o640))
 	}
 	leave := func(l private.Left) {
-		must.NoError(t, private.Record{Left: &l}.Save(filepath.Join(allocs, old), "train"))
+		must.NoError(t, private.Update(filepath.Join(allocs, old), "train", func(r *private.Record) { r.Left = &l }))
 	}
 	left := private.Left{Namespace: "ml", Job: "vae", Group: "g", Path: "/alloc/data/ckpt/best"}
 	write(old, "alloc/data/ckpt/best/weights", "abc")

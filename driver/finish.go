@@ -34,21 +34,17 @@ import (
 func (d *Driver) targetReached(t *task, act options.Actions, at target.Reached) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
-	t.records.Lock()
-	rec, err := private.Load(cfg.AllocDir, cfg.Name)
+	err := private.Update(cfg.AllocDir, cfg.Name, func(r *private.Record) {
+		if at.State == policy.Objective {
+			r.Objective = &at
+		} else {
+			r.Run, r.Acceptable = cfg.ID, &at
+		}
+	})
 	if err != nil {
-		log.Warn("cannot read the record of the task's targets", "error", err)
-	}
-	if at.State == policy.Objective {
-		rec.Objective = &at
-	} else {
-		rec.Run, rec.Acceptable = cfg.ID, &at
-	}
-	if err := rec.Save(cfg.AllocDir, cfg.Name); err != nil {
 		// Lost only if the plugin restarts before the task ends.
 		log.Error("cannot record the reached target; acting on it nevertheless", "error", err)
 	}
-	t.records.Unlock()
 	if at.State == policy.Objective {
 		d.finish(t, act)
 		return

@@ -69,10 +69,26 @@ func TestAcceptableSendsItsSignal(t *testing.T) {
 	must.Eq(t, 0, len(first.stopped))
 }
 
+// A record that cannot be read stays: it may hold the checkpoint of a move.
+func TestTargetKeepsAnUnreadableRecord(t *testing.T) {
+	d, first, held, _ := ending(t)
+	dir := held.handle.Config.AllocDir
+	must.NoError(t, private.Update(dir, "task", func(r *private.Record) { r.Left = &private.Left{Path: "/local/checkpoint"} }))
+	path := filepath.Join(dir, private.DirName, "task.record")
+	sealed, err := os.ReadFile(path)
+	must.NoError(t, err)
+	must.NoError(t, os.WriteFile(path, sealed[1:], 0o600))
+	d.targetReached(held, options.Actions{Grace: time.Second}, objective)
+	must.Eq(t, " 1s", <-first.stopped, must.Sprint("the target is acted on"))
+	now, err := os.ReadFile(path)
+	must.NoError(t, err)
+	must.Eq(t, sealed[1:], now)
+}
+
 // If the plugin or the agent dies after writing the record, the next one continues.
 func TestObjectiveIsResumed(t *testing.T) {
 	d, first, held, _ := ending(t)
-	must.NoError(t, private.Record{Objective: &objective}.Save(held.handle.Config.AllocDir, "task"))
+	must.NoError(t, private.Update(held.handle.Config.AllocDir, "task", func(r *private.Record) { *r = private.Record{Objective: &objective} }))
 	must.Eq(t, policy.Objective, d.resumeTargets(held, &options.Task{Act: options.Actions{Grace: time.Second}}))
 	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
 	must.NoError(t, err)
@@ -101,7 +117,7 @@ func TestStopIsTriedAgain(t *testing.T) {
 func TestFinishedTaskIsNotStartedAgain(t *testing.T) {
 	d, first, held, messages := ending(t)
 	dir := held.handle.Config.AllocDir
-	must.NoError(t, private.Record{Objective: &objective}.Save(dir, "task"))
+	must.NoError(t, private.Update(dir, "task", func(r *private.Record) { *r = private.Record{Objective: &objective} }))
 
 	cfg := &drivers.TaskConfig{ID: "alloc/task/2", Name: "task", AllocID: "alloc", AllocDir: dir}
 	must.NoError(t, cfg.EncodeConcreteDriverConfig(map[string]any{}))

@@ -571,8 +571,7 @@ func (d *Driver) thawStale(cfg *drivers.TaskConfig) {
 	if err := limits.Thaw(rec.Frozen.Cgroup); err != nil {
 		d.logger.Warn("cannot thaw the task's earlier processes", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
 	}
-	rec.Frozen = nil
-	if err := rec.Save(cfg.AllocDir, cfg.Name); err != nil {
+	if err := private.Update(cfg.AllocDir, cfg.Name, func(r *private.Record) { r.Frozen = nil }); err != nil {
 		d.logger.Debug("the task is still recorded as frozen", "task", cfg.Name, "error", err)
 	}
 }
@@ -609,19 +608,8 @@ func (d *Driver) recordMove(t *task, cg freezer, m status.Move) error {
 
 // recordFreeze records that a task is frozen, or with nil that it is not.
 func (d *Driver) recordFreeze(t *task, f *private.Frozen) error {
-	return d.updateRecord(t, func(r *private.Record) { r.Frozen = f })
-}
-
-func (d *Driver) updateRecord(t *task, what func(*private.Record)) error {
 	cfg := t.handle.Config
-	t.records.Lock()
-	defer t.records.Unlock()
-	rec, err := private.Load(cfg.AllocDir, cfg.Name)
-	if err != nil {
-		return err
-	}
-	what(&rec)
-	return rec.Save(cfg.AllocDir, cfg.Name)
+	return private.Update(cfg.AllocDir, cfg.Name, func(r *private.Record) { r.Frozen = f })
 }
 
 // say sends an event about a task immediately. kind is one of publish.Kinds; further annotations

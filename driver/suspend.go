@@ -82,7 +82,7 @@ func (d *Driver) recordSuspended(t *task) error {
 		err = errors.New("the lease has ended, and the task may have run since")
 	}
 	if err == nil {
-		err = d.updateRecord(t, func(r *private.Record) { r.Left, r.Suspended = leaves(cfg, m.shown.Path), true })
+		err = private.Update(cfg.AllocDir, cfg.Name, func(r *private.Record) { r.Left, r.Suspended = leaves(cfg, m.shown.Path), true })
 	}
 	if err != nil {
 		m.lease.Reset(time.Until(m.shown.Until))
@@ -118,7 +118,7 @@ func (d *Driver) keep(t *task, saved string) error {
 		err = checkpoint.Link(dirsOf(cfg), dirs)
 	}
 	if err == nil {
-		err = private.Record{Left: leaves(cfg, saved)}.Save(dir, cfg.Name)
+		err = private.Update(dir, cfg.Name, func(r *private.Record) { r.Left = leaves(cfg, saved) })
 	}
 	if err != nil {
 		return fmt.Errorf("keeping the checkpoint: %w", err)

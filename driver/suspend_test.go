@@ -81,7 +81,9 @@ func TestSuspend_resumed(t *testing.T) {
 	m := newMoving(t)
 	cfg := m.held.handle.Config
 	m.fridge.state = "frozen"
-	must.NoError(t, private.Record{Suspended: true, Frozen: &private.Frozen{Run: cfg.ID, Cgroup: m.fridge.dir, State: status.MoveReady, Until: time.Now().Add(time.Hour)}}.Save(cfg.AllocDir, cfg.Name))
+	must.NoError(t, private.Update(cfg.AllocDir, cfg.Name, func(r *private.Record) {
+		*r = private.Record{Suspended: true, Frozen: &private.Frozen{Run: cfg.ID, Cgroup: m.fridge.dir, State: status.MoveReady, Until: time.Now().Add(time.Hour)}}
+	}))
 	ch, err := m.d.WaitTask(t.Context(), cfg.ID)
 	must.NoError(t, err)
 	m.d.resumeMove(m.held)

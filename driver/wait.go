@@ -36,8 +36,6 @@ type task struct {
 	run        history.Key // of comparable runs; zero = the cost is not stored
 	identity   string      // the identity file for the GPU plugin; "" = no seat
 
-	records sync.Mutex // guards the task's private record
-
 	mu    sync.Mutex
 	inner drivers.DriverPlugin // the instance that holds the task now
 

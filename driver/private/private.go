@@ -193,6 +193,28 @@ func (d Dir) open(create bool) (*os.Root, error) {
 	return alloc.OpenRoot(DirName)
 }
 
+// lock locks the directory against other callers, in this process and others. Its files may still be
+// read, and replaced.
+func (d Dir) lock() (unlock func(), err error) {
+	root, err := d.open(true)
+	if err != nil {
+		return nil, fmt.Errorf("locking: %w", err)
+	}
+	defer root.Close()
+	dir, err := root.Open(".")
+	if err != nil {
+		return nil, fmt.Errorf("locking: %w", err)
+	}
+	for {
+		switch err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); {
+		case err == nil:
+			return func() { _ = dir.Close() }, nil // which unlocks it
+		case !errors.Is(err, syscall.EINTR):
+			return nil, fmt.Errorf("locking: %w", errors.Join(err, dir.Close()))
+		}
+	}
+}
+
 func (d Dir) seal(name string, data []byte) ([]byte, error) {
 	key, err := key(filepath.Dir(d.alloc))
 	if err != nil {

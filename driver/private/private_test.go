@@ -194,7 +194,7 @@ func TestRecord(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, Record{}, r)
 	want := Record{Run: "a1/train/1", Objective: &target.Reached{State: "objective", Metric: "loss", Value: 0.1, Time: time.Unix(1, 0).UTC()}}
-	must.NoError(t, want.Save(alloc, "train"))
+	must.NoError(t, Update(alloc, "train", func(r *Record) { *r = want }))
 	r, err = Load(alloc, "train")
 	must.NoError(t, err)
 	must.Eq(t, want, r)
@@ -202,5 +202,29 @@ func TestRecord(t *testing.T) {
 	_, err = Load(alloc, "train")
 	must.ErrorIs(t, err, ErrForged)
 	must.ErrorContains(t, err, `the record of task "train"`)
-	must.ErrorIs(t, want.Save(filepath.Join(node, "gone"), "train"), fs.ErrNotExist)
+	must.ErrorIs(t, Update(alloc, "train", func(r *Record) { *r = want }), ErrForged, must.Sprint("what it holds is unknown"))
+	_, err = Load(alloc, "train")
+	must.ErrorIs(t, err, ErrForged)
+	must.ErrorIs(t, Update(filepath.Join(node, "gone"), "train", func(*Record) {}), fs.ErrNotExist)
+}
+
+// No change is lost, although writers read the record first.
+func TestUpdate_together(t *testing.T) {
+	alloc := allocation(t, t.TempDir(), "a1")
+	must.NoError(t, Update(alloc, "train", func(r *Record) { r.Frozen = new(Frozen) }))
+	var all sync.WaitGroup
+	const writers, changes = 8, 10
+	for range writers {
+		all.Go(func() {
+			for range changes {
+				if err := Update(alloc, "train", func(r *Record) { r.Frozen.Bytes++ }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	r, err := Load(alloc, "train")
+	must.NoError(t, err)
+	must.Eq(t, writers*changes, r.Frozen.Bytes)
 }

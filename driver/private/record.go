@@ -71,11 +71,24 @@ func Load(allocDir, task string) (Record, error) {
 	return r, nil
 }
 
-// Save writes a record atomically and durably: the machine may fail right after.
-func (r Record) Save(allocDir, task string) error {
+// Update changes a task's record, atomically and durably: the machine may fail right after. It is the
+// only way to write one, and serialised with others. A record that cannot be read stays as it is: what
+// it holds is unknown. The error wraps fs.ErrNotExist if the allocation's directory is gone.
+func Update(allocDir, task string, change func(*Record)) error {
+	d := Open(allocDir)
+	unlock, err := d.lock()
+	if err != nil {
+		return fmt.Errorf("the record of task %q: %w", task, err)
+	}
+	defer unlock()
+	r, err := Load(allocDir, task)
+	if err != nil {
+		return err
+	}
+	change(&r)
 	data, err := json.Marshal(r)
 	if err == nil {
-		err = Open(allocDir).WriteSealed(recordName(task), data, true)
+		err = d.WriteSealed(recordName(task), data, true)
 	}
 	if err != nil {
 		return fmt.Errorf("the record of task %q: %w", task, err)

@@ -127,7 +127,7 @@ func (t *task) waitRunning() {
 func (t *task) recordFreeze(run string, until time.Time) {
 	t.Helper()
 	rec := private.Record{Frozen: &private.Frozen{Run: run, Cgroup: t.cgroup.FreezerDir(), Until: until}}
-	must.NoError(t, rec.Save(t.dir, taskName))
+	must.NoError(t, private.Update(t.dir, taskName, func(r *private.Record) { *r = rec }))
 }
 
 func (t *task) freeze() {
@@ -206,7 +206,7 @@ func TestWatchdog_pluginKilled(t *testing.T) {
 func TestWatchdog_pluginKilledWhileFreezing(t *testing.T) {
 	tk := newTask(t)
 	rec := private.Record{Frozen: &private.Frozen{Run: run, Cgroup: tk.cgroup.FreezerDir(), State: status.MoveSaving, Until: time.Now().Add(time.Hour)}}
-	must.NoError(t, rec.Save(tk.dir, taskName))
+	must.NoError(t, private.Update(tk.dir, taskName, func(r *private.Record) { *r = rec }))
 	plugin, _, stdout := helper(t, "plugin", tk.dir)
 	_, err := io.ReadFull(stdout, make([]byte, len("started\n")))
 	must.NoError(t, err)
@@ -220,7 +220,9 @@ func TestWatchdog_pluginKilledWhileFreezing(t *testing.T) {
 // A watchdog ends, without thawing, once its freeze is released.
 func TestWatchdog_released(t *testing.T) {
 	for name, change := range map[string]func(*task){
-		"released":     func(t *task) { must.NoError(t, private.Record{}.Save(t.dir, taskName)) },
+		"released": func(t *task) {
+			must.NoError(t, private.Update(t.dir, taskName, func(r *private.Record) { *r = private.Record{} }))
+		},
 		"another run":  func(t *task) { t.recordFreeze("alloc/train/2", time.Now()) },
 		"disk removed": func(t *task) { must.NoError(t, os.RemoveAll(filepath.Join(t.dir, private.DirName))) },
 	} {
@@ -283,6 +285,6 @@ func TestWatchdog_isolated(t *testing.T) {
 			strings.HasPrefix(target, "anon_inode:") || strings.HasPrefix(target, "/sys/fs/cgroup/") // the Go runtime's
 		must.True(t, ours || strings.HasPrefix(target, tk.dir), must.Sprintf("%s → %s", fd, target))
 	}
-	must.NoError(t, private.Record{}.Save(tk.dir, taskName))
+	must.NoError(t, private.Update(tk.dir, taskName, func(r *private.Record) { *r = private.Record{} }))
 	tk.waitForEnd()
 }
