@@ -9,11 +9,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/internal/jsonfile"
 )
 
 // ceilingSteps is into how many steps of a card the state file divides holdings. A process is
@@ -154,27 +154,7 @@ func (g *Gate) save() {
 			s.Processes = append(s.Processes, saved)
 		}
 	}
-	if err := writeState(g.opts.State, s); err != nil {
+	if err := jsonfile.Replace(g.opts.State, s, false); err != nil {
 		g.opts.Report(fmt.Errorf("writing the GPU memory state: %w", err))
 	}
-}
-
-func writeState(path string, s state) error {
-	b, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
 }

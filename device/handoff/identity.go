@@ -11,6 +11,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/ebbtide/ebbtide/internal/jsonfile"
 )
 
 // Identity is what Nomad knows about a task with a seat. The ebbtide driver writes it before it
@@ -57,14 +59,7 @@ func read[T any](path, what string) (content T, err error) {
 }
 
 func replace(path, what string, content any) error {
-	b, err := json.Marshal(content)
-	if err == nil {
-		tmp := path + ".new"
-		if err = os.WriteFile(tmp, b, 0o600); err == nil {
-			err = os.Rename(tmp, path)
-		}
-	}
-	if err != nil {
+	if err := jsonfile.Replace(path, content, false); err != nil {
 		return fmt.Errorf("writing %s to %s: %w", what, filepath.Base(path), err)
 	}
 	return nil

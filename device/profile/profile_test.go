@@ -20,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ebbtide/ebbtide/device/gate/identify"
+	"github.com/ebbtide/ebbtide/internal/jsonfile"
 )
 
 const mib = 1 << 20
@@ -229,7 +230,7 @@ func TestStore_bad(t *testing.T) {
 	must.NoError(t, unix.Mkfifo(path, 0o600))
 	link := filepath.Join(dir, "profiles", Key{Job: "link"}.name())
 	must.NoError(t, os.Symlink("/dev/zero", link))
-	left := filepath.Join(dir, "profiles", unfinished+"1")
+	left := filepath.Join(dir, "profiles", "1"+jsonfile.Unfinished)
 	must.NoError(t, os.WriteFile(left, whole, 0o600))
 	s, told := open(t, dir)
 	must.Len(t, 1, s.Summaries())
@@ -252,7 +253,7 @@ func TestStore_bounded(t *testing.T) {
 	for i := range MaxProfiles {
 		p := Profile{Key: key(i)}.add(r)
 		path := filepath.Join(dir, "profiles", p.Key.name())
-		must.NoError(t, save(path, p))
+		must.NoError(t, jsonfile.Replace(path, p, true))
 		must.NoError(t, os.Chtimes(path, old, old.Add(time.Duration(i)*time.Second)))
 	}
 	files := func() int {
@@ -270,7 +271,7 @@ func TestStore_bounded(t *testing.T) {
 	must.False(t, ok, must.Sprint("of the others the oldest"))
 	_, ok = s.Profile(key(0))
 	must.True(t, ok)
-	must.NoError(t, save(filepath.Join(dir, "profiles", key(1).name()), Profile{Key: key(1)}.add(r)))
+	must.NoError(t, jsonfile.Replace(filepath.Join(dir, "profiles", key(1).name()), Profile{Key: key(1)}.add(r), true))
 	s, _ = open(t, dir)
 	must.Len(t, MaxProfiles, s.Summaries())
 	must.Eq(t, MaxProfiles, files())

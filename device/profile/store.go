@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/internal/jsonfile"
 )
 
 // MaxProfiles is the maximum number of profiles. The least recently updated is dropped for a new one.
@@ -26,8 +28,6 @@ const MaxProfiles = 1000
 
 // maxFile bounds the size of a file, in bytes. A profile has about 10 KiB.
 const maxFile = 1 << 20
-
-const unfinished = ".new-"
 
 var fileName = regexp.MustCompile(`^[0-9a-f]{32}\.json$`)
 
@@ -61,7 +61,7 @@ func Open(dir string, report func(error)) (*Store, error) {
 	var bad []error
 	for _, file := range files {
 		name := file.Name()
-		if strings.HasPrefix(name, unfinished) { // left by a plugin that was killed
+		if strings.HasSuffix(name, jsonfile.Unfinished) { // left by a plugin that was killed
 			_ = os.Remove(filepath.Join(s.folder(), name))
 			continue
 		}
@@ -125,29 +125,6 @@ func load(path string, into any) (time.Time, error) {
 	return info.ModTime(), err
 }
 
-func save(path string, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), unfinished+"*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync() // otherwise the name may survive a power failure without the content
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
-}
-
 // Add adds a run to the profile of its key, and stores it. It counts at once, and after an error
 // until the store is reopened.
 func (s *Store) Add(k Key, r Run) error {
@@ -173,7 +150,7 @@ func (s *Store) Add(k Key, r Run) error {
 	if !ok {
 		return nil
 	}
-	if err := save(filepath.Join(s.folder(), k.name()), p); err != nil {
+	if err := jsonfile.Replace(filepath.Join(s.folder(), k.name()), p, true); err != nil {
 		return fmt.Errorf("writing the profile of %s: %w", k.Application(), err)
 	}
 	return nil
@@ -237,7 +214,7 @@ func Load(dir, name string, into any) error {
 // Save atomically stores something that must survive the plugin, as a JSON file in a directory. The
 // name consists of letters.
 func Save(dir, name string, v any) error {
-	if err := save(filepath.Join(dir, name+".json"), v); err != nil {
+	if err := jsonfile.Replace(filepath.Join(dir, name+".json"), v, true); err != nil {
 		return fmt.Errorf("writing %s: %w", name, err)
 	}
 	return nil
