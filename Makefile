@@ -19,8 +19,6 @@ export SOURCE_DATE_EPOCH
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ebbtide
 NOMAD_VERSION := $(shell awk '$$1 == "github.com/hashicorp/nomad" { print $$2 }' go.mod)
 export EBBTIDE_NOMAD ?= $(CACHE)/nomad-$(NOMAD_VERSION:v%=%)
-# NVIDIA's driver library, for a test of device/preload (tools/libcuda).
-export EBBTIDE_LIBCUDA ?= $(CACHE)/libcuda
 
 # A failing test in a pipe must fail the target.
 SHELL       := /bin/bash

@@ -288,12 +288,12 @@ func TestChurn(t *testing.T) {
 // With the driver's real library, which loads without a card, programs get the hooks: every address that
 // cuGetProcAddress returns for a hooked name is the preload library's.
 func TestDriver(t *testing.T) {
-	at := os.Getenv("EBBTIDE_LIBCUDA")
-	if _, err := os.Stat(filepath.Join(at, "libcuda.so.1")); at == "" || err != nil {
-		t.Skip("NVIDIA's libcuda.so.1 is not in $EBBTIDE_LIBCUDA: make test downloads it")
+	real := os.Getenv("EBBTIDE_LIBCUDA")
+	if real == "" {
+		t.Skip("EBBTIDE_LIBCUDA does not name NVIDIA's libcuda.so.1, which make test downloads")
 	}
 	look := func(gate string) (all []line) {
-		j := start(t, gate, []string{"LD_LIBRARY_PATH=" + at}, "--mode", "addresses")
+		j := start(t, gate, []string{"LD_LIBRARY_PATH=" + filepath.Dir(real)}, "--mode", "addresses")
 		for l := range j.lines {
 			if _, is := l["proc"]; is {
 				all = append(all, l)
