@@ -3,17 +3,17 @@
 
 // Package strictjson decodes handwritten JSON and reports every error at once with its
 // field's path: unknown, missing and repeated fields, wrong types, numbers that are not
-// finite, trailing data.
+// finite. After a syntax error, such as trailing data, it reports that alone.
 //
-// encoding/json stops at the first error, accepts missing and repeated fields, and
-// ignores the case of names.
+// encoding/json, whose tokens it reads, stops at the first error, accepts missing and repeated
+// fields, and ignores the case of names.
 package strictjson
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"reflect"
 	"regexp"
 	"slices"
@@ -54,28 +54,17 @@ type Rules struct {
 
 // DecodeBy is Decode with rules in place of into's method Validate.
 func DecodeBy(name string, data []byte, into any, rules Rules) error {
-	p := &parser{data: data}
-	root, err := p.document()
-	if err != nil {
-		var syntax *syntaxError
-		if !errors.As(err, &syntax) {
-			return err
-		}
+	root, errs, err := parse(data)
+	var syntax syntaxError
+	if errors.As(err, &syntax) {
 		line, column := place(data, syntax.pos)
-		path := syntax.path
-		if path == "" {
-			path = name
-		}
-		return fields.Errors{{
-			Path:    path,
-			Problem: fmt.Sprintf("%s (line %d, column %d)", syntax.problem, line, column),
-		}}
+		return fields.Errors{{Path: cmp.Or(syntax.path, name), Problem: fmt.Sprintf("%v (line %d, column %d)", syntax, line, column)}}
 	}
 	if root.kind != kindObject {
 		return fields.Errors{{Path: name, Problem: "must be an object, got " + describe(root)}}
 	}
 
-	b := binder{errs: p.errs, needs: rules.Needs}
+	b := binder{errs: errs, needs: rules.Needs}
 	b.bind(root, reflect.ValueOf(into).Elem(), "")
 	if rules.Validate != nil {
 		merge(&b.errs, rules.Validate())
@@ -149,11 +138,12 @@ func (b *binder) bind(n *node, v reflect.Value, path string) {
 	case reflect.String:
 		v.SetString(n.str)
 	case reflect.Float64:
-		if !finite(n) {
+		f, err := strconv.ParseFloat(string(n.raw), 64)
+		if err != nil || !finite(n) {
 			b.errs.Add(path, "must be a finite number, got %s", n.raw)
 			return
 		}
-		v.SetFloat(n.number)
+		v.SetFloat(f + 0) // −0 would look odd
 	case reflect.Uint64:
 		i, err := strconv.ParseUint(string(n.raw), 10, 64)
 		if err != nil {
@@ -234,7 +224,7 @@ func kindOf(t reflect.Type) kind {
 	}
 }
 
-func finite(n *node) bool { return !math.IsNaN(n.number) && !math.IsInf(n.number, 0) }
+func finite(n *node) bool { return json.Valid(n.raw) }
 
 func describe(n *node) string {
 	switch n.kind {
