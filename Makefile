@@ -4,9 +4,9 @@ GO      ?= go
 # Nomad loads only plugins with a semantic version, so the commit is separate.
 VERSION ?= $(patsubst v%,%,$(shell git describe --tags --exact-match --match 'v[0-9]*.[0-9]*.[0-9]*' 2>/dev/null))
 COMMIT  ?= $(shell git describe --always --dirty --exclude '*' 2>/dev/null)
-LDFLAGS := -s -w -X github.com/ebbtide/ebbtide/version.Commit=$(COMMIT)
+LDFLAGS := -s -w -X github.com/ebbtide/ebbtide/internal/version.Commit=$(COMMIT)
 ifneq ($(VERSION),)
-LDFLAGS += -X github.com/ebbtide/ebbtide/version.Version=$(VERSION)
+LDFLAGS += -X github.com/ebbtide/ebbtide/internal/version.Version=$(VERSION)
 endif
 BIN     := bin
 BUNDLE  := $(BIN)/gpu-bundle

@@ -12,7 +12,7 @@ import (
 
 	"github.com/hashicorp/cli"
 
-	"github.com/ebbtide/ebbtide/version"
+	"github.com/ebbtide/ebbtide/internal/version"
 )
 
 const (

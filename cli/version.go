@@ -13,8 +13,8 @@ import (
 	"github.com/hashicorp/cli"
 
 	"github.com/ebbtide/ebbtide/doctor"
+	"github.com/ebbtide/ebbtide/internal/version"
 	"github.com/ebbtide/ebbtide/setup"
-	"github.com/ebbtide/ebbtide/version"
 )
 
 type versionCommand struct{ io IO }

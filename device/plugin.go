@@ -32,7 +32,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/metrics"
 	"github.com/ebbtide/ebbtide/device/nvml"
 	"github.com/ebbtide/ebbtide/internal/metricsserver"
-	"github.com/ebbtide/ebbtide/version"
+	"github.com/ebbtide/ebbtide/internal/version"
 )
 
 // A job asks for device "nvidia/share" { count = 1 }.

@@ -24,9 +24,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/driver/config"
+	"github.com/ebbtide/ebbtide/internal/version"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/move"
-	"github.com/ebbtide/ebbtide/version"
 )
 
 // timeout bounds each request to the agent and Docker.

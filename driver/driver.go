@@ -37,7 +37,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/publish"
 	"github.com/ebbtide/ebbtide/driver/target"
 	"github.com/ebbtide/ebbtide/internal/metricsserver"
-	"github.com/ebbtide/ebbtide/version"
+	"github.com/ebbtide/ebbtide/internal/version"
 )
 
 var errNotConfigured = errors.New("the plugin has not been configured")

@@ -27,7 +27,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/e2e/harness"
-	"github.com/ebbtide/ebbtide/version"
+	"github.com/ebbtide/ebbtide/internal/version"
 )
 
 func lifecycleOptions(t *testing.T) clusterOptions {

@@ -11,10 +11,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ebbtide/ebbtide/internal/version"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/store"
-	"github.com/ebbtide/ebbtide/version"
 )
 
 // operators is what operators have set for all shims: the pause, and the queue's orders.

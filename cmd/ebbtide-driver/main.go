@@ -22,7 +22,7 @@ import (
 	"github.com/hashicorp/nomad/plugins"
 
 	"github.com/ebbtide/ebbtide/driver"
-	"github.com/ebbtide/ebbtide/version"
+	"github.com/ebbtide/ebbtide/internal/version"
 )
 
 var _ = docklog.PluginName

@@ -16,7 +16,7 @@ import (
 	"github.com/ebbtide/ebbtide/device"
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 	"github.com/ebbtide/ebbtide/device/checkpoint/libcuda"
-	"github.com/ebbtide/ebbtide/version"
+	"github.com/ebbtide/ebbtide/internal/version"
 )
 
 func main() {

@@ -18,7 +18,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ebbtide/ebbtide/version"
+	"github.com/ebbtide/ebbtide/internal/version"
 )
 
 type release struct {

@@ -12,7 +12,7 @@ import (
 // Version is the version of this build, as semantic versioning writes it
 // (https://semver.org). A release sets it:
 //
-//	go build -ldflags "-X github.com/ebbtide/ebbtide/version.Version=1.2.3"
+//	go build -ldflags "-X github.com/ebbtide/ebbtide/internal/version.Version=1.2.3"
 var Version = "0.1.0-dev"
 
 // Commit is the commit that was built, set in the same way; empty if the build
