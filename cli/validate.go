@@ -22,7 +22,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress/file"
 	"github.com/ebbtide/ebbtide/driver/progress/source"
 	"github.com/ebbtide/ebbtide/driver/taskfs"
-	"github.com/ebbtide/ebbtide/validate"
+	"github.com/ebbtide/ebbtide/driver/validate"
 )
 
 type validateCommand struct{ command }

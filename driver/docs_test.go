@@ -31,7 +31,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/driver/engine"
-	"github.com/ebbtide/ebbtide/validate"
+	"github.com/ebbtide/ebbtide/driver/validate"
 )
 
 // The reference lists every node attribute; see also internal/reference.

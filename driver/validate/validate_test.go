@@ -678,7 +678,7 @@ func TestJobspec_plan(t *testing.T) {
 
 // Ebbtide's example jobs have no findings.
 func TestJobspecs(t *testing.T) {
-	files, err := filepath.Glob("../jobspecs/*.hcl")
+	files, err := filepath.Glob("../../jobspecs/*.hcl")
 	must.NoError(t, err)
 	must.SliceNotEmpty(t, files)
 	for _, name := range files {
