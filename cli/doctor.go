@@ -12,7 +12,7 @@ import (
 
 	"github.com/hashicorp/cli"
 
-	"github.com/ebbtide/ebbtide/doctor"
+	"github.com/ebbtide/ebbtide/cli/doctor"
 )
 
 type doctorCommand struct{ command }

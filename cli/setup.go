@@ -15,8 +15,8 @@ import (
 	"github.com/hashicorp/cli"
 	"github.com/mattn/go-isatty"
 
+	"github.com/ebbtide/ebbtide/cli/setup"
 	"github.com/ebbtide/ebbtide/driver/config"
-	"github.com/ebbtide/ebbtide/setup"
 )
 
 type setupCommand struct {

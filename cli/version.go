@@ -12,9 +12,9 @@ import (
 
 	"github.com/hashicorp/cli"
 
-	"github.com/ebbtide/ebbtide/doctor"
+	"github.com/ebbtide/ebbtide/cli/doctor"
+	"github.com/ebbtide/ebbtide/cli/setup"
 	"github.com/ebbtide/ebbtide/internal/version"
-	"github.com/ebbtide/ebbtide/setup"
 )
 
 type versionCommand struct{ io IO }

@@ -234,7 +234,7 @@ func TestDependencies(t *testing.T) {
 // The page lists every check of doctor.
 func TestDoctor(t *testing.T) {
 	page := read(t, "docs/operations.md")
-	checks := regexp.MustCompile(`(?m)^\tconst name = "([^"]+)"`).FindAllStringSubmatch(read(t, "doctor/checks.go"), -1)
+	checks := regexp.MustCompile(`(?m)^\tconst name = "([^"]+)"`).FindAllStringSubmatch(read(t, "cli/doctor/checks.go"), -1)
 	must.Greater(t, 10, len(checks))
 	for _, m := range checks {
 		must.StrContains(t, page, "\n| `"+m[1]+"` | ")

@@ -11,7 +11,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/doctor"
+	"github.com/ebbtide/ebbtide/cli/doctor"
 )
 
 // machine is a file system with an agent's configuration.

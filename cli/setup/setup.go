@@ -19,7 +19,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/ebbtide/ebbtide/doctor"
+	"github.com/ebbtide/ebbtide/cli/doctor"
 	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
