@@ -202,8 +202,8 @@ func TestDecide_badSnapshots(t *testing.T) {
 				"interval_s: must be > 0, got 0",
 			}},
 		{"empty", "", []string{"snapshot: is empty, must be a JSON object (line 1, column 1)"}},
-		{"trailing data", decideSnapshot + "{}", []string{`snapshot: more data after the end of the document: "{}" (line 9, column 2)`}},
-		{"cut off", decideSnapshot[:98], []string{`tasks[0].use: expected ':' after the name, got the end of the document (line 3, column 84)`}},
+		{"trailing data", decideSnapshot + "{}", []string{"snapshot: has more data after its end (line 9, column 2)"}},
+		{"cut off", decideSnapshot[:98], []string{"tasks[0].use: ends early (line 3, column 84)"}},
 	} {
 		for _, policy := range []string{"flowcon", "none"} {
 			t.Run(tc.name+"/"+policy, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/webui"
+	"github.com/ebbtide/ebbtide/top/page"
 )
 
 // uiCommand is `ebbtide ui`.
@@ -52,7 +52,7 @@ jobs, and read on the shim's variables for moves.
 }
 
 func (c uiCommand) Run(args []string) int {
-	o := webui.Options{Log: hclog.New(&hclog.LoggerOptions{Name: "ui", Level: hclog.Info, Output: c.io.Err})}
+	o := page.Options{Log: hclog.New(&hclog.LoggerOptions{Name: "ui", Level: hclog.Info, Output: c.io.Err})}
 	flags := c.flags()
 	nomad := nomadFlags(flags)
 	flags.StringVar(&o.Address, "listen", "127.0.0.1:4680", "")
@@ -78,7 +78,7 @@ func (c uiCommand) Run(args []string) int {
 	client.Close() // checked only: each viewer gets its own
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if err := webui.Serve(ctx, o, func(url string) { fmt.Fprintf(c.io.Out, "Ebbtide's page is at %s\n", url) }); err != nil {
+	if err := page.Serve(ctx, o, func(url string) { fmt.Fprintf(c.io.Out, "Ebbtide's page is at %s\n", url) }); err != nil {
 		return c.failed(err)
 	}
 	return exitOK

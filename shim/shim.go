@@ -19,7 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 	"github.com/ebbtide/ebbtide/shim/store"
 	"github.com/ebbtide/ebbtide/shim/web"
-	"github.com/ebbtide/ebbtide/webui"
+	"github.com/ebbtide/ebbtide/top/page"
 )
 
 type Shim struct {
@@ -70,8 +70,8 @@ func (s *Shim) Run(ctx context.Context) error {
 	}
 	if c.UI.Address != "" {
 		wait.Go(func() {
-			o := webui.Options{UI: c.UI, Nomad: c.Nomad, ShimNamespace: c.Leader.Namespace, ShimPath: c.Leader.Path, Log: s.log.Named("ui")}
-			if err := webui.Serve(ctx, o, func(url string) { s.log.Info("the page is served", "url", url) }); err != nil {
+			o := page.Options{UI: c.UI, Nomad: c.Nomad, ShimNamespace: c.Leader.Namespace, ShimPath: c.Leader.Path, Log: s.log.Named("ui")}
+			if err := page.Serve(ctx, o, func(url string) { s.log.Info("the page is served", "url", url) }); err != nil {
 				cancel(err)
 			}
 		})

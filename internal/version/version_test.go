@@ -17,7 +17,7 @@ var semantic = regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
 
 // What `make build` sets must be such a version, too, whatever has been tagged.
 func TestMake(t *testing.T) {
-	out, err := exec.Command("make", "-n", "-C", "..", "build").Output()
+	out, err := exec.Command("make", "-n", "-C", "../..", "build").Output()
 	if errors.Is(err, exec.ErrNotFound) {
 		t.Skip("there is no make here")
 	}

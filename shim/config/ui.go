@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// UI configures the web page (package webui).
+// UI configures the web page (package top/page).
 type UI struct {
 	Address           string // host:port; "" disables serving
 	CertFile, KeyFile string // TLS; required unless Address is a loopback address

@@ -21,7 +21,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/top/fake"
-	"github.com/ebbtide/ebbtide/webui"
+	"github.com/ebbtide/ebbtide/top/page"
 )
 
 func main() {
@@ -40,13 +40,13 @@ func run() error {
 	nomad := httptest.NewServer(fake.Example(*tasks))
 	defer nomad.Close()
 	leader := config.Default().Leader
-	o := webui.Options{
+	o := page.Options{
 		UI: config.UI{Address: *listen}, Nomad: config.Nomad{Address: nomad.URL}, ShimNamespace: leader.Namespace, ShimPath: leader.Path, Log: hclog.NewNullLogger(),
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ended := make(chan struct{})
-	err := webui.Serve(ctx, o, func(url string) {
+	err := page.Serve(ctx, o, func(url string) {
 		if flag.NArg() == 0 {
 			fmt.Println(url)
 			close(ended)

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-package webui
+package page
 
 import (
 	"bytes"

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package webui serves a web page that shows live what Ebbtide does in a cluster: the contents of
+// Package page serves a web page that shows live what Ebbtide does in a cluster: the contents of
 // `ebbtide top`, with curves, past moves, time saved, and what each policy would decide.
 //
 // It only reads from Nomad's API. On a loopback address it uses the process's token; a request must
@@ -10,9 +10,9 @@
 //
 // Inputs: the view of package top/gather, files of allocations, the shim's variables. Outputs: the
 // static page, a stream of changes per viewer, and answers about a task and a node's policies.
-// Start with webui.go (routes and rights), then watch.go, which reads the cluster once per token,
+// Start with page.go (routes and rights), then watch.go, which reads the cluster once per token,
 // and static/app.js.
-package webui
+package page
 
 import (
 	"context"
