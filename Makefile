@@ -68,7 +68,7 @@ demo-queue: ## eight jobs with room for one, the longest first, on a real Nomad,
 	@$(MAKE) --no-print-directory build nomad
 	$(GO) run ./e2e/queue -seed 39
 
-test: ## everything that CI runs; at the end what failed, and what was skipped and why (45 minutes, root; NOINSTALL=1: installs no packages)
+test: ## everything that CI runs; at the end what failed, and what was skipped and why (an hour, root; NOINSTALL=1: installs no packages)
 	@tools/test
 
 $(BIN)/gotestsum: tools/go.mod
