@@ -483,10 +483,9 @@ func (g *Gate) revokeRoom(r queue.Request) bool {
 	return false
 }
 
-// requeueRestore retries a container's restore later.
+// requeueRestore retries a parked container's restore later.
 func (g *Gate) requeueRestore(c *container) {
 	m := &c.memory
-	m.State = parking.Parked
 	for _, id := range m.Moved {
 		g.ledger.Park(id)
 	}

@@ -501,7 +501,7 @@ func TestPark_processPerCard(t *testing.T) {
 	})
 }
 
-// A container that cannot be restored, because an unparkable one holds too much, does not reserve
+// A container that cannot be restored, because a fixed one holds too much, does not reserve
 // the card.
 func TestPark_unservable(t *testing.T) {
 	o := options()

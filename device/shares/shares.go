@@ -110,8 +110,8 @@ func (s *Shares) Join(c identify.Container, card ledger.CardID) (gate.Share, err
 		m.since, m.share = old.since, old.share
 	}
 	s.members[card][id] = m
-	limit, err := s.divide(card, id)
-	share := gate.Share{Bytes: limit, Priority: m.priority}
+	bytes, err := s.divide(card, id)
+	share := gate.Share{Bytes: bytes, Priority: m.priority}
 	if m.capMiB != nil {
 		share.Most = uint64(*m.capMiB) * mib
 	}
@@ -166,7 +166,7 @@ func readMeta(c identify.Container) (member, error) {
 
 // divide recomputes the shares of a card and updates the gate, except for the container asks,
 // whose share it returns.
-func (s *Shares) divide(card ledger.CardID, asks ledger.ContainerID) (limit uint64, err error) {
+func (s *Shares) divide(card ledger.CardID, asks ledger.ContainerID) (own uint64, err error) {
 	if s.mode == Seats {
 		return s.bySeat(card, asks), nil
 	}
@@ -178,16 +178,16 @@ func (s *Shares) divide(card ledger.CardID, asks ledger.ContainerID) (limit uint
 	for _, share := range fairshare.Decide(in).Containers {
 		id, bytes := ledger.ContainerID(share.ID), uint64(share.ShareMiB)*mib
 		if id == asks {
-			limit = bytes
+			own = bytes
 			continue
 		}
-		// A container that has left needs no limit.
+		// A container that has left needs no share.
 		if err := s.gate.SetShare(id, card, bytes); err != nil && !errors.Is(err, gate.ErrUnknown) {
-			errs = append(errs, fmt.Errorf("setting the limit of container %s: %w", id, err))
+			errs = append(errs, fmt.Errorf("setting the share of container %s: %w", id, err))
 		}
 		s.log.Debug("share", "card", card, "container", id, "mib", share.ShareMiB, "why", share.Why)
 	}
-	return limit, errors.Join(errs...)
+	return own, errors.Join(errs...)
 }
 
 // bySeat decides a container's share once. A cap above a seat's part gets what the others' shares

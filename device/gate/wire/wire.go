@@ -70,7 +70,7 @@ const (
 	// Grant: Bytes, at least those requested, are held from now on. The client returns what it
 	// does not use.
 	Grant Type = 68
-	// Figures answers Info: Bytes is the container's limit, ID what it holds, Arg what is free on
+	// Figures answers Info: Bytes is the container's share, ID what it holds, Arg what is free on
 	// the card.
 	Figures Type = 69
 	// Share: the container's share of Device is now Bytes.
